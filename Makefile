@@ -1,0 +1,51 @@
+# Targets for working on Holdfast. `make` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+# Hypothesis keeps its examples beside pytest's cache, not in a directory of its own.
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.pytest_cache/hypothesis
+READY := .venv/.ready-$(notdir $(PYTHON))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java check format test demo bench pins clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo '  make PYTHON=python3.12 ...   use another Python than python3 (3.11 or newer)'
+	@echo '  make test ARGS="-k lease"    pass arguments on to pytest (likewise for demo and bench)'
+
+setup: $(READY) ## build .venv with pinned versions of everything
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@scripts/setup.sh $(PYTHON)
+	@touch $@
+
+java: ## say whether a usable Java is here, and how to get one if not
+	@scripts/check-java.sh
+
+check: $(READY) ## lint, formatting, types, direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: java $(READY) ## run the whole test suite
+	$(BIN)/pytest -n 2 $(ARGS)
+
+demo: java $(READY) ## run the demonstration
+	$(BIN)/python examples/demo.py $(ARGS)
+
+bench: $(READY) ## run the benchmarks and print a table
+	$(BIN)/python -m bench $(ARGS)
+
+pins: $(READY) ## resolve constraints.txt anew from pyproject.toml
+	scripts/pin.sh
+
+clean: ## remove .venv and everything generated
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf spark-warehouse metastore_db derby.log artifacts
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

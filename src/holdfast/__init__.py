@@ -1,0 +1,27 @@
+"""Holdfast makes the progress of PySpark streaming pipelines durable, verifiable and exact."""
+
+from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, RecoveryReport, ValidationResult, open_store
+from holdfast.manifest import (
+    BatchObject,
+    CheckpointManifest,
+    ConnectorCheckpoint,
+    InFlightRecord,
+    OperatorCheckpoint,
+    SinkCommitStatus,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BatchObject",
+    "CheckpointBatcher",
+    "CheckpointManifest",
+    "CheckpointStore",
+    "ConnectorCheckpoint",
+    "InFlightRecord",
+    "OperatorCheckpoint",
+    "RecoveryReport",
+    "SinkCommitStatus",
+    "ValidationResult",
+    "open_store",
+]

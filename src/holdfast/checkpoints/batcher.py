@@ -1,0 +1,251 @@
+"""Many small pieces of state, written as few objects.
+
+State is added entry by entry, and each flush makes one batch object of it. A batch counts only once a
+manifest lists it: whatever a crash leaves unlisted is an orphan for the clean-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeGuard, cast
+
+import msgspec
+
+from holdfast.checkpoints import lcb1
+from holdfast.errors import Conflict, Invalid
+from holdfast.manifest import MAX_U64, BatchObject
+from holdfast.objects import Objects, open_objects
+from holdfast.objects.keys import check_key, check_prefix
+from holdfast.objects.medium import Bytes, Chunks
+from holdfast.steps import step
+
+DEFAULT_FLUSH_THRESHOLD = 8 * 1024 * 1024
+READ_LIMIT = 2 * 1024**3
+MAX_PARTS = 9999  # as many as the digits in a name hold, so that names sort in the order of the flushes
+_HASH_ASIDE_FROM = 1 << 20
+
+
+class HasObjects(Protocol):
+    """Anything that keeps its bytes in an `Objects`, such as a checkpoint store."""
+
+    @property
+    def objects(self) -> Objects: ...
+
+
+class BatchMetrics(msgspec.Struct, frozen=True):
+    """What one batcher has flushed since it was made."""
+
+    batches_flushed: int = 0
+    entries_flushed: int = 0
+    bytes_before_compression: int = 0
+    """Keys and data with their lengths, as they go into the compressor."""
+    bytes_after_compression: int = 0
+    """Whole objects, headers included."""
+    put_count: int = 0
+    """Objects that were created; a flush that found its object already there adds none."""
+
+
+class CheckpointBatcher:
+    """Collects entries and writes them as batch objects, one per `flush`.
+
+    Give every writer its own `prefix` (such as `nodes/a/`): several may share one, and none overwrites another,
+    but each has to probe for a free name.
+    Does not guarantee: anything when used from several threads at once, nor any clean-up of what it wrote.
+
+    `before_write` is called before every write and may raise to stop it: a lease check belongs there.
+    """
+
+    def __init__(
+        self,
+        objects_or_url: Objects | HasObjects | str | os.PathLike[str],
+        prefix: str = "",
+        flush_threshold: int | None = None,
+        *,
+        before_write: Callable[[], None] | None = None,
+    ) -> None:
+        threshold = DEFAULT_FLUSH_THRESHOLD if flush_threshold is None else flush_threshold
+        if not _is_int(threshold) or threshold < 1:
+            raise Invalid(
+                f"A flush threshold is a positive number of bytes, not {threshold!r}.", code="batch.threshold"
+            )
+        self._prefix = check_prefix(prefix)
+        check_key(batch_key(self._prefix, MAX_U64, MAX_PARTS))  # else a long prefix would only fail at some flush
+        self._objects = _objects_of(objects_or_url)
+        self._threshold = threshold
+        self._before_write = before_write or (lambda: None)
+        self._packer = lcb1.Packer()
+        self._flushed: dict[int, list[BatchObject]] = {}
+        self._next_part: dict[int, int] = {}
+        self._metrics = BatchMetrics()
+
+    def __len__(self) -> int:
+        """Entries that wait for a flush."""
+        return len(self._packer)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a flush would have nothing to do."""
+        return not self._packer
+
+    @property
+    def buffer_size(self) -> int:
+        """Bytes that wait for a flush, before compression: each entry's key and data, and eight for their lengths."""
+        return self._packer.size
+
+    @property
+    def metrics(self) -> BatchMetrics:
+        """A snapshot; it does not change any more."""
+        return self._metrics
+
+    def add(self, key: str, data: Bytes) -> None:
+        """Take one entry into the buffer.
+
+        Guarantees: the data are copied, so later changes to them do not reach the batch; when it raises, nothing has
+        changed.
+        `Invalid`: the key waits for a flush already, or the batch would outgrow its format.
+        """
+        self._packer.add(key, data)
+
+    def should_flush(self) -> bool:
+        """Whether the buffer has reached the threshold."""
+        return self._packer.size >= self._threshold
+
+    def flush(self, epoch: int) -> BatchObject | None:
+        """Write the buffer as one object of this epoch and empty it; None, and no request, if it was empty already.
+
+        Guarantees: durable on return. No object is ever overwritten by other content: a second flush in an epoch,
+        or another batcher's, gets the next part number. When it raises, the buffer is as it was, and flushing the
+        same entries again settles it, even if the failed attempt was stored after all: it is found and adopted. So
+        is what an earlier run of the same work left behind.
+        Does not guarantee: that part numbers have no gaps.
+        """
+        _check_epoch(epoch)
+        if not self._packer:
+            return None
+        chunks = self._packer.encode()
+        with _hashing(chunks) as sha256:
+            part, created = self._store(epoch, chunks)
+            size = sum(len(chunk) for chunk in chunks)
+            stored = BatchObject(batch_key(self._prefix, epoch, part), size, sha256(), len(self._packer))
+        self._next_part[epoch] = part + 1
+        self._flushed.setdefault(epoch, []).append(stored)
+        self._metrics = BatchMetrics(
+            batches_flushed=self._metrics.batches_flushed + 1,
+            entries_flushed=self._metrics.entries_flushed + stored.entries,
+            bytes_before_compression=self._metrics.bytes_before_compression + self._packer.size,
+            bytes_after_compression=self._metrics.bytes_after_compression + stored.bytes,
+            put_count=self._metrics.put_count + created,
+        )
+        self._packer.clear()
+        return stored
+
+    def flushed(self, epoch: int) -> list[BatchObject]:
+        """Everything this batcher has flushed for one epoch, in order: what the epoch's manifest has to list."""
+        return list(self._flushed.get(epoch, ()))
+
+    def forget(self, epoch: int) -> None:
+        """Drop the records of this epoch and of all before it, once their manifests are saved.
+
+        Without it a batcher that lives for months keeps a record of every object it ever wrote. A flush in a
+        forgotten epoch is still safe; it only has to probe for its name again.
+        """
+        for old in [known for known in self._flushed if known <= epoch]:
+            del self._flushed[old], self._next_part[old]
+
+    def _store(self, epoch: int, chunks: Chunks) -> tuple[int, bool]:
+        """Which part the batch became, and whether it had to be created."""
+        for part in range(self._next_part.get(epoch, 1), MAX_PARTS + 1):
+            key = batch_key(self._prefix, epoch, part)
+            self._before_write()
+            try:
+                with step("batch.create", key=key):
+                    self._objects.create(key, chunks)
+                return part, True
+            except Conflict:
+                if self._adopt(key, chunks):
+                    return part, False
+        raise Conflict(
+            f"Epoch {epoch} has {MAX_PARTS} batch objects under {self._prefix!r} already.",
+            code="batch.parts",
+            about=batch_key(self._prefix, epoch, MAX_PARTS),
+            unchanged="the buffer and every object",
+            next_step="raise the flush threshold, or give each writer its own prefix",
+        )
+
+    def _adopt(self, key: str, chunks: Chunks) -> bool:
+        """Make the object that has this name ours if it holds exactly our bytes.
+
+        It is written again rather than only compared: whoever wrote it may have died before it was durable, and
+        an orphan of an hour ago must not look old to a clean-up just before our manifest lists it.
+        """
+        found = self._objects.info(key)
+        if found is None or found.size != sum(len(chunk) for chunk in chunks):
+            return False  # comparing sizes first spares reading most strangers
+        self._before_write()
+        with step("batch.adopt", key=key):
+            return self._objects.update(key, lambda current: current if _is_joined(current, chunks) else None)
+
+
+def batch_key(prefix: str, epoch: int, part: int = 1) -> str:
+    """Where the batch of an epoch lies; part 1 has LaminarDB's name for it."""
+    suffix = "" if part == 1 else f"-part-{part:04}"
+    return f"{prefix}checkpoints/batch-{epoch:06}{suffix}.lz4"
+
+
+def read_batch(objects: Objects, key: str, *, limit: int = READ_LIMIT) -> lcb1.Batch:
+    """Open one batch object. More than `limit` bytes, stored or decompressed, are `Corrupt` and never in memory."""
+    return lcb1.Batch(objects.read(key, limit=limit), about=key, limit=limit)
+
+
+def _objects_of(where: Objects | HasObjects | str | os.PathLike[str]) -> Objects:
+    if isinstance(where, str | os.PathLike):
+        return open_objects(os.fspath(where))
+    objects: Any = getattr(where, "objects", where)
+    if not hasattr(objects, "create"):
+        raise Invalid(
+            f"A batcher writes to an address, a store or an Objects, not to a {type(where).__name__}.",
+            code="batch.objects",
+        )
+    return cast(Objects, objects)
+
+
+def _check_epoch(epoch: int) -> None:
+    if not _is_int(epoch) or not 1 <= epoch <= MAX_U64:
+        raise Invalid(f"An epoch is a number from 1 to 2**64 - 1, not {epoch!r}.", code="batch.epoch")
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_joined(body: bytes | None, chunks: Chunks) -> bool:
+    """Whether `body` is the chunks joined, without joining them."""
+    if body is None or len(body) != sum(len(chunk) for chunk in chunks):
+        return False
+    rest = memoryview(body)
+    for chunk in chunks:
+        if rest[: len(chunk)] != chunk:
+            return False
+        rest = rest[len(chunk) :]
+    return True
+
+
+@contextmanager
+def _hashing(chunks: Chunks) -> Iterator[Callable[[], str]]:
+    """The SHA-256 of the chunks, for a large body computed on another thread while this one waits for the medium."""
+    if sum(len(chunk) for chunk in chunks) < _HASH_ASIDE_FROM:
+        yield lambda: _sha256(chunks)
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="holdfast-sha256") as aside:
+        yield aside.submit(_sha256, chunks).result
+
+
+def _sha256(chunks: Chunks) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,90 @@
+"""Reading checkpoints: which there are, what their manifests say, where their state lies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from holdfast.checkpoints import document
+from holdfast.checkpoints.layout import Layout
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.manifest import MAX_U64, CheckpointManifest
+from holdfast.objects.medium import Bytes, Objects
+
+log = logging.getLogger("holdfast.checkpoints")
+T = TypeVar("T")
+PARALLEL_READS = 8
+
+
+def check_id(checkpoint_id: int) -> int:
+    """Return an id that can exist, else raise `Invalid`."""
+    if type(checkpoint_id) is not int or not 0 < checkpoint_id <= MAX_U64:
+        raise Invalid(
+            f"{checkpoint_id!r} is not a checkpoint id: they are whole numbers from 1.",
+            code="checkpoint.id",
+            about=f"checkpoint {checkpoint_id!r}",
+            unchanged="the store",
+        )
+    return checkpoint_id
+
+
+class Catalog:
+    """The manifests of one store. Reads only."""
+
+    def __init__(self, objects: Objects, layout: Layout) -> None:
+        self.objects = objects
+        self.layout = layout
+
+    def ids(self) -> list[int]:
+        """Every checkpoint that has a manifest, readable or not, ascending. One listing."""
+        found = (self.layout.manifest_id(info.key) for info in self.objects.list(self.layout.folders[0]))
+        return sorted(number for number in found if number is not None)
+
+    def load(self, checkpoint_id: int) -> CheckpointManifest | None:
+        """One manifest, None if there is none. A damaged one is `Corrupt`."""
+        key = self.layout.manifest_key(check_id(checkpoint_id))
+        try:
+            body = self.objects.read(key, limit=document.MAX_MANIFEST_BYTES)
+        except NotFound:
+            return None
+        return document.decode(body, about=self.shown(key), checkpoint_id=checkpoint_id)
+
+    def load_readable(self, ids: Sequence[int]) -> list[CheckpointManifest]:
+        """The manifests among `ids` that can be read, in order; damaged ones are left out with a warning."""
+
+        def attempt(checkpoint_id: int) -> CheckpointManifest | None:
+            try:
+                return self.load(checkpoint_id)
+            except Corrupt as error:
+                log.warning("left out: %s", error)
+                return None
+
+        return [manifest for manifest in in_parallel(attempt, ids) if manifest is not None]
+
+    def sidecar_key(self, checkpoint_id: int, manifest: CheckpointManifest | None) -> str:
+        """Where this checkpoint's sidecar is, or would be."""
+        recorded = manifest.own.sidecar if manifest else None
+        return recorded.key if recorded else self.layout.sidecar_key(checkpoint_id)
+
+    def sidecar(self, checkpoint_id: int, manifest: CheckpointManifest | None) -> Iterator[Bytes]:
+        return self.objects.stream(self.sidecar_key(checkpoint_id, manifest))
+
+    def pointer(self) -> int | None:
+        """The id `latest` names; None if it is missing or unreadable. A hint only."""
+        try:
+            return self.layout.pointer_id(self.objects.read(self.layout.pointer_key, limit=4096))
+        except (NotFound, Corrupt):
+            return None
+
+    def shown(self, key: str) -> str:
+        return self.objects.address.rstrip("/") + "/" + key
+
+
+def in_parallel(function: Callable[[int], T], ids: Sequence[int]) -> Iterable[T]:
+    """`function` of each id, in order. Waiting for object storage overlaps; a few are not worth threads."""
+    if len(ids) < PARALLEL_READS:
+        return [function(checkpoint_id) for checkpoint_id in ids]
+    with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="holdfast-read") as readers:
+        return list(readers.map(function, ids))

@@ -1,0 +1,199 @@
+"""Removing what is no longer needed: observe, plan, apply.
+
+A plan is data that can be shown before anything goes. Applying it removes manifests before what they name, so that a
+crash half-way leaves orphans, never a checkpoint with a hole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from holdfast.checkpoints.catalog import Catalog, in_parallel
+from holdfast.checkpoints.layout import BATCH
+from holdfast.checkpoints.orphans import Orphan, find_orphans
+from holdfast.checkpoints.retention import Held, removable
+from holdfast.checkpoints.sidecars import Sidecars
+from holdfast.errors import Corrupt, Invalid
+from holdfast.manifest import CheckpointManifest
+from holdfast.steps import step
+
+log = logging.getLogger("holdfast.checkpoints")
+DELETE_AT_ONCE = 500
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """One checkpoint to remove: its manifest, then everything it owns."""
+
+    checkpoint_id: int
+    manifest_key: str
+    objects: tuple[str, ...]
+    bytes: int
+
+
+class CleaningPlan(msgspec.Struct, frozen=True):
+    """What to remove, fit to be shown. Nothing has happened yet."""
+
+    checkpoints: list[Removal]
+    orphans: list[Orphan]
+    kept: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(removal.bytes for removal in self.checkpoints) + sum(orphan.bytes for orphan in self.orphans)
+
+
+class Cleaner:
+    """Retention and orphan clean-up of one store.
+
+    It remembers what it has seen, so that a save does not read the history again: what this handle saved it
+    knows, and other writers' checkpoints it learns when it lists.
+    """
+
+    def __init__(self, catalog: Catalog, sidecars: Sidecars, *, grace: float, clock: Callable[[], float]) -> None:
+        if grace < 0:
+            raise Invalid(f"orphan_grace is {grace!r} seconds; it cannot be negative.", about="orphan_grace")
+        self.grace = grace
+        self._catalog = catalog
+        self._sidecars = sidecars
+        self._clock = clock
+        self._ids: set[int] | None = None
+        self._held: dict[int, Held] = {}
+
+    def remember(self, manifest: CheckpointManifest) -> None:
+        """Note a checkpoint that this handle has just written."""
+        if self._ids is not None:
+            self._ids.add(manifest.checkpoint_id)
+        self._held[manifest.checkpoint_id] = _held(manifest, is_complete=manifest.is_settled)
+
+    def knows(self, checkpoint_id: int) -> bool:
+        """Whether a checkpoint is there, without asking the medium again if it was seen."""
+        if checkpoint_id in self._held:
+            return True
+        return self._catalog.objects.info(self._catalog.layout.manifest_key(checkpoint_id)) is not None
+
+    def retain(self, keep: int) -> None:
+        """Remove what `keep` lets go, from memory: no listing but the first."""
+        if self._ids is None:
+            self._ids = set(self._catalog.ids())
+        if len(self._ids) > keep:
+            self._remove([self._removal(number) for number in removable(list(self._ids), self._look, keep)])
+
+    def plan_prune(self, keep: int) -> CleaningPlan:
+        self._refresh()
+        ids = sorted(self._ids or ())
+        doomed = removable(ids, self._look, keep)
+        removals = list(in_parallel(self._removal, doomed))
+        orphans = self._orphans(self.grace)
+        claimed = {key for removal in removals for key in removal.objects}
+        return CleaningPlan(removals, [o for o in orphans if o.key not in claimed], len(ids) - len(doomed))
+
+    def plan_cleanup(self, *, older_than: float | None) -> CleaningPlan:
+        age = self.grace if older_than is None else older_than
+        if age < 0:
+            raise Invalid(f"older_than is {age!r} seconds; it cannot be negative.", about="older_than")
+        self._refresh()
+        return CleaningPlan([], self._orphans(age), len(self._ids or ()))
+
+    def apply(self, plan: CleaningPlan) -> int:
+        self._remove(plan.checkpoints)
+        keys = [orphan.key for orphan in plan.orphans]
+        for start in range(0, len(keys), DELETE_AT_ONCE):
+            with step("orphans.delete", objects=len(keys)):
+                self._catalog.objects.delete(keys[start : start + DELETE_AT_ONCE])
+        gone = set(keys)
+        for number in [n for n, sidecar in self._sidecars.written.items() if sidecar.key in gone]:
+            self._sidecars.forget(number)
+        return len(plan.checkpoints)
+
+    def _remove(self, removals: list[Removal]) -> None:
+        for start in range(0, len(removals), DELETE_AT_ONCE):
+            group = removals[start : start + DELETE_AT_ONCE]
+            with step("checkpoints.delete", checkpoints=len(group)):
+                self._catalog.objects.delete(
+                    [removal.manifest_key for removal in group],
+                    then=[key for removal in group for key in removal.objects],
+                )
+            for removal in group:
+                (self._ids or set()).discard(removal.checkpoint_id)
+                self._held.pop(removal.checkpoint_id, None)
+
+    def _refresh(self) -> None:
+        self._ids = set(self._catalog.ids())
+        self._held = {}
+
+    def _removal(self, checkpoint_id: int) -> Removal:
+        held = self._look(checkpoint_id)
+        key = self._catalog.layout.manifest_key(checkpoint_id)
+        return Removal(checkpoint_id, key, held.objects, held.bytes)
+
+    def _look(self, checkpoint_id: int) -> Held:
+        if checkpoint_id not in self._held:
+            self._held[checkpoint_id] = self._observe(checkpoint_id)
+        return self._held[checkpoint_id]
+
+    def _observe(self, checkpoint_id: int) -> Held:
+        usual = self._catalog.layout.sidecar_key(checkpoint_id)
+        try:
+            manifest = self._catalog.load(checkpoint_id)
+        except Corrupt:
+            return Held(False, is_readable=False, objects=(usual,))
+        if manifest is None:
+            return Held(False, objects=(usual,))
+        held = _held(manifest, is_complete=manifest.is_settled)
+        if not manifest.is_ours:
+            held = msgspec.structs.replace(held, objects=(*held.objects, usual))
+        sizes = {batch.key: batch.bytes for batch in manifest.own.batches}
+        if manifest.own.sidecar:
+            sizes[manifest.own.sidecar.key] = manifest.own.sidecar.bytes
+        for key, size in sizes.items():
+            info = self._catalog.objects.info(key)
+            if info is None or info.size != size:
+                return msgspec.structs.replace(held, is_complete=False)
+        return held
+
+    def _orphans(self, age: float) -> list[Orphan]:
+        layout = self._catalog.layout
+        # Manifests last: one that appears while we list then still vouches for a sidecar that we saw before.
+        listing = [info for folder in reversed(layout.folders) for info in self._catalog.objects.list(folder)]
+        ids = {number for info in listing if (number := layout.manifest_id(info.key)) is not None}
+        manifests = self._manifests(sorted(ids))
+        prefixes = {match["prefix"] for key in _batch_keys(manifests) if (match := BATCH.fullmatch(key))} - {""}
+        for prefix in sorted(prefixes):
+            listing += self._catalog.objects.list(f"{prefix}checkpoints/")
+        return find_orphans(
+            listing,
+            self._catalog.objects.leftovers(),
+            manifests,
+            layout,
+            written_before=self._clock() - age,
+            abandoned={sidecar.key for sidecar in self._sidecars.written.values()},
+        )
+
+    def _manifests(self, ids: list[int]) -> dict[int, CheckpointManifest | None]:
+        """Manifests by id; None where one is damaged, in which case nothing it may own is touched."""
+
+        def attempt(checkpoint_id: int) -> CheckpointManifest | None:
+            try:
+                return self._catalog.load(checkpoint_id)
+            except Corrupt as error:
+                log.warning("what it owns is kept: %s", error)
+                return None
+
+        return dict(zip(ids, in_parallel(attempt, ids), strict=True))
+
+
+def _batch_keys(manifests: dict[int, CheckpointManifest | None]) -> Iterator[str]:
+    for manifest in manifests.values():
+        if manifest:
+            yield from (batch.key for batch in manifest.own.batches)
+
+
+def _held(manifest: CheckpointManifest, *, is_complete: bool) -> Held:
+    own = manifest.own
+    objects = [batch.key for batch in own.batches]
+    if own.sidecar:
+        objects.append(own.sidecar.key)
+    return Held(is_complete, True, manifest.parent_id, tuple(objects), manifest.size_bytes)

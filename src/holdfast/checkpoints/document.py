@@ -1,0 +1,120 @@
+"""A manifest as bytes: pretty-printed JSON in which every byte is covered by a checksum.
+
+The checksum stands last in the document, so that it is found by position, before anything is parsed:
+it is the SHA-256 of the document with its own 64 digits written as zeros.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from holdfast.errors import Corrupt, Invalid
+from holdfast.manifest import MAX_U64, UNKNOWN_KEY, CheckpointManifest
+
+MAX_MANIFEST_BYTES = 64 << 20
+_MARK = "sha256:"
+_BLANK = "0" * 64
+_TAIL = b'"\n  }\n}\n'
+# A flipped bit can hide one of these, not all: a document that shows any of them must pass the checksum.
+_SIGNS_OF_OURS = (b'"holdfast": {', b'"write_id": "', b'"checksum": "sha256:')
+
+
+def encode(manifest: CheckpointManifest) -> bytes:
+    """The document of a manifest that has its `holdfast` section, checksum filled in."""
+    own = msgspec.structs.replace(manifest.own, checksum=_MARK + _BLANK)
+    plain = _plain(msgspec.structs.replace(manifest, holdfast=own))
+    try:
+        msgspec.convert(plain, CheckpointManifest)  # what cannot be read back must never be written
+        body = msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n"
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise Invalid(
+            f"The manifest of checkpoint {manifest.checkpoint_id} cannot be written: {error}.",
+            code="manifest.unwritable",
+            about=f"checkpoint {manifest.checkpoint_id}",
+            unchanged="the store",
+        ) from error
+    if len(body) > MAX_MANIFEST_BYTES:
+        raise Invalid(
+            f"The manifest of checkpoint {manifest.checkpoint_id} would be {len(body)} bytes; "
+            f"the limit is {MAX_MANIFEST_BYTES}.",
+            code="manifest.too-large",
+            about=f"checkpoint {manifest.checkpoint_id}",
+            unchanged="the store",
+            next_step="keep large operator state in the sidecar or in batch objects",
+        )
+    digest = hashlib.sha256(body).hexdigest().encode()
+    return body[: -len(_TAIL) - 64] + digest + _TAIL
+
+
+def decode(body: bytes, *, about: str, checkpoint_id: int | None = None) -> CheckpointManifest:
+    """Parse a document, ours or LaminarDB's. Anything wrong with it is `Corrupt` and names `about`."""
+    if any(sign in body for sign in _SIGNS_OF_OURS) and not _checksum_matches(body):
+        raise _corrupt(about, "manifest.checksum", "its checksum does not match its content")
+    try:
+        raw = msgspec.json.decode(body)
+        manifest = msgspec.convert(raw, CheckpointManifest)
+    except RecursionError:
+        raise _corrupt(about, "manifest.json", "it is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise _corrupt(about, "manifest.json", str(error) if body else "it is empty") from None
+    if max(manifest.checkpoint_id, manifest.epoch, manifest.timestamp_ms) > MAX_U64:
+        raise _corrupt(about, "manifest.range", "a number in it does not fit 64 bits")
+    if checkpoint_id is not None and manifest.checkpoint_id != checkpoint_id:
+        raise _corrupt(about, "manifest.id", f"it says it is checkpoint {manifest.checkpoint_id}")
+    _keep_unknown(manifest, raw)
+    return manifest
+
+
+def _corrupt(about: str, code: str, why: str) -> Corrupt:
+    return Corrupt(f"{about} is damaged: {why}.", code=code, about=about)
+
+
+def _checksum_matches(body: bytes) -> bool:
+    head, digits = body[: -len(_TAIL) - 64], body[-len(_TAIL) - 64 : -len(_TAIL)]
+    if not body.endswith(_TAIL) or not head.endswith(_MARK.encode()):
+        return False
+    expected = hashlib.sha256(head)
+    expected.update(_BLANK.encode() + _TAIL)
+    return expected.hexdigest().encode() == digits
+
+
+def _plain(value: Any) -> Any:
+    """The JSON value of a struct, with the unknown fields back in their places, our own section last."""
+    if isinstance(value, Struct):
+        fields = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+        plain = {name: _plain(getattr(value, field)) for name, field in fields.items() if name != UNKNOWN_KEY}
+        plain = {name: item for name, item in plain.items() if item is not UNSET}
+        unknown = getattr(value, "unknown", UNSET)
+        if isinstance(unknown, UnsetType):
+            return plain
+        last = next(reversed(plain))
+        ending = {last: plain.pop(last)} if last in ("holdfast", "checksum") else {}
+        return {**plain, **{key: item for key, item in unknown.items() if key not in fields}, **ending}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _keep_unknown(value: Any, raw: Any) -> None:
+    if isinstance(value, Struct) and isinstance(raw, dict):
+        names = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+        if UNKNOWN_KEY in names:
+            unknown = {key: item for key, item in raw.items() if key not in names}
+            msgspec.structs.force_setattr(value, "unknown", unknown or UNSET)
+        for name, field in names.items():
+            if name in raw and name != UNKNOWN_KEY:
+                _keep_unknown(getattr(value, field), raw[name])
+    elif isinstance(value, dict) and isinstance(raw, dict):
+        for key, item in value.items():
+            if isinstance(item, (Struct, list)):
+                _keep_unknown(item, raw.get(key))
+    elif isinstance(value, list) and isinstance(raw, list):
+        for item, raw_item in zip(value, raw, strict=True):
+            if isinstance(item, Struct):
+                _keep_unknown(item, raw_item)

@@ -1,0 +1,145 @@
+"""Checkpoints that hold only what changed, and the way back to the whole state.
+
+A child names, for every operator, the checkpoint that holds its bytes and what they hash to. Restoring is one
+hop per operator, however long the chain. A full checkpoint at a fixed rhythm keeps chains short.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.checkpoints.catalog import Catalog
+from holdfast.errors import Corrupt
+from holdfast.manifest import CheckpointManifest, OperatorCheckpoint, StateVersion
+
+INLINE_THRESHOLD = 1 << 20
+
+
+class Increment(msgspec.Struct, frozen=True):
+    """A manifest ready to save, and the sidecar chunks that go with it."""
+
+    manifest: CheckpointManifest
+    chunks: list[bytes]
+
+
+def plan_increment(
+    manifest: CheckpointManifest,
+    states: Mapping[str, bytes],
+    parent: CheckpointManifest | None,
+    *,
+    full_every: int,
+    inline_threshold: int = INLINE_THRESHOLD,
+) -> Increment:
+    """Decide what of `states` has to be written. Pure.
+
+    Full when there is no parent, when the parent does not say what its states hash to, or when the chain
+    would reach `full_every` checkpoints.
+    """
+    known: Mapping[str, StateVersion] = {}
+    if (
+        parent is not None
+        and parent.own.chain_length + 1 < full_every
+        and parent.checkpoint_id < manifest.checkpoint_id
+    ):
+        known = parent.own.states
+    operators: dict[str, OperatorCheckpoint] = {}
+    versions: dict[str, StateVersion] = {}
+    chunks: list[bytes] = []
+    offset = 0
+    for name in sorted(states):
+        data = states[name]
+        digest = hashlib.sha256(data).hexdigest()
+        before = known.get(name)
+        if before is not None and before.sha256 == digest and before.bytes == len(data):
+            versions[name] = before
+            continue
+        versions[name] = StateVersion(manifest.checkpoint_id, len(data), digest)
+        operators[name] = OperatorCheckpoint.from_bytes(data, inline_threshold, offset)
+        if operators[name].external:
+            chunks.append(data)
+            offset += len(data)
+    is_child = parent is not None and any(v.checkpoint_id != manifest.checkpoint_id for v in versions.values())
+    own = msgspec.structs.replace(
+        manifest.own, states=versions, chain_length=parent.own.chain_length + 1 if is_child and parent else 0
+    )
+    planned = msgspec.structs.replace(
+        manifest,
+        operator_states=operators,
+        is_incremental=is_child,
+        parent_id=parent.checkpoint_id if is_child and parent else None,
+        holdfast=own,
+    )
+    return Increment(planned, chunks)
+
+
+def restore_states(catalog: Catalog, manifest: CheckpointManifest) -> dict[str, bytes]:
+    """Every operator's state as of this checkpoint, unchanged ones fetched from the ancestor that holds them.
+
+    Raises `Corrupt`, naming the operator, if a byte is missing or differs from what was saved.
+    """
+    if not manifest.own.states:
+        return _overlay(catalog, manifest)
+    manifests = {manifest.checkpoint_id: manifest}
+    states = {}
+    for name, version in manifest.own.states.items():
+        if version.checkpoint_id not in manifests:
+            manifests[version.checkpoint_id] = _need(catalog, version.checkpoint_id, manifest.checkpoint_id)
+        data = _state_of(catalog, manifests[version.checkpoint_id], name)
+        if hashlib.sha256(data).hexdigest() != version.sha256:
+            raise _damaged(
+                manifest.checkpoint_id, name, f"its bytes in checkpoint {version.checkpoint_id} have changed"
+            )
+        states[name] = data
+    return states
+
+
+def _overlay(catalog: Catalog, manifest: CheckpointManifest) -> dict[str, bytes]:
+    """A chain whose writer did not record versions: each child replaces what it names."""
+    chain: list[CheckpointManifest] = [manifest]
+    while chain[-1].is_incremental and chain[-1].parent_id is not None:
+        chain.append(_need(catalog, chain[-1].parent_id, chain[-1].checkpoint_id))
+    states: dict[str, bytes] = {}
+    for ancestor in reversed(chain):
+        states.update({name: _state_of(catalog, ancestor, name) for name in ancestor.operator_states})
+    return states
+
+
+def _need(catalog: Catalog, checkpoint_id: int, child_id: int) -> CheckpointManifest:
+    manifest = catalog.load(checkpoint_id) if 0 < checkpoint_id < child_id else None
+    if manifest is None:
+        raise Corrupt(
+            f"Checkpoint {child_id} needs checkpoint {checkpoint_id}, which is not there.",
+            code="chain.broken",
+            about=f"checkpoint {child_id}",
+            next_step="recover to an older checkpoint",
+        )
+    return manifest
+
+
+def _state_of(catalog: Catalog, manifest: CheckpointManifest, name: str) -> bytes:
+    operator = manifest.operator_states.get(name)
+    if operator is None:
+        raise _damaged(manifest.checkpoint_id, name, "it is not in there")
+    if not operator.external:
+        return operator.try_decode_inline() or b""
+    key = catalog.sidecar_key(manifest.checkpoint_id, manifest)
+    pieces: Sequence[bytes] = [
+        bytes(piece)
+        for piece in catalog.objects.stream(key, start=operator.external_offset, length=operator.external_length)
+    ]
+    data = b"".join(pieces)
+    if len(data) != operator.external_length:
+        raise _damaged(manifest.checkpoint_id, name, f"{catalog.shown(key)} ends before it does")
+    return data
+
+
+def _damaged(checkpoint_id: int, name: str, why: str) -> Corrupt:
+    return Corrupt(
+        f"State of operator {name!r} cannot be restored from checkpoint {checkpoint_id}: {why}.",
+        code="state.damaged",
+        about=f"checkpoint {checkpoint_id}",
+        next_step="recover to an older checkpoint",
+    )

@@ -1,0 +1,110 @@
+"""Who may write: a generation that rises with every claim.
+
+A claim is the conditional creation of the next numbered object, so of two claimants one wins each number.
+A holder that finds a higher number than its own has been taken over and stops.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.errors import Conflict, Corrupt, Fenced, NotFound, Unavailable
+from holdfast.objects.medium import Objects
+from holdfast.steps import step
+
+FOLDER = "lease/"
+KEPT_GENERATIONS = 8
+_NAME = re.compile(r"lease/generation-(\d{20})\.json")
+
+
+class LeaseRecord(msgspec.Struct, frozen=True):
+    """Who claimed a generation, for people who ask."""
+
+    generation: int
+    owner: str
+    claimed_ms: int
+
+
+class Lease:
+    """One claim on one store."""
+
+    def __init__(self, objects: Objects, record: LeaseRecord) -> None:
+        self._objects = objects
+        self.record = record
+
+    @property
+    def generation(self) -> int:
+        return self.record.generation
+
+    def check(self) -> None:
+        """Raise `Fenced` if somebody has claimed the store since. One listing.
+
+        Does not guarantee: that nobody claims it a moment later. What must not happen twice is itself a
+        conditional write; this stops a stale holder early and says why.
+        """
+        newest = max(_generations(self._objects), default=0)
+        if newest > self.generation:
+            raise Fenced(
+                f"{self._objects.address} was taken over: generation {newest} {_holder(self._objects, newest)}, "
+                f"this writer has generation {self.generation}.",
+                code="lease.lost",
+                about=self._objects.address,
+                unchanged="the store; nothing of this step was written",
+                next_step="stop this process; the other one goes on",
+            )
+
+
+def claim(objects: Objects, *, owner: str | None, clock: Callable[[], float]) -> Lease:
+    """Take the store over: generation + 1, durable on return.
+
+    Guarantees: no two claims ever have the same generation, in any process, also after a crash.
+    """
+    owner = owner or f"{socket.gethostname()}:{os.getpid()}"
+    for _ in range(100):
+        generations = _generations(objects)
+        record = LeaseRecord(max(generations, default=0) + 1, owner, int(clock() * 1000))
+        try:
+            with step("lease.claim", generation=record.generation):
+                objects.create(_key(record.generation), [msgspec.json.encode(record)])
+        except Conflict:
+            continue
+        superseded = sorted(generations)[:-KEPT_GENERATIONS]
+        objects.delete([_key(generation) for generation in superseded])
+        return Lease(objects, record)
+    raise Unavailable(
+        f"Could not claim {objects.address}: others kept claiming it.",
+        code="lease.contended",
+        about=objects.address,
+        next_step="see which drivers are running for this pipeline",
+    )
+
+
+def current(objects: Objects) -> LeaseRecord | None:
+    """The newest claim, None if the store was never claimed."""
+    newest = max(_generations(objects), default=0)
+    return _read(objects, newest) if newest else None
+
+
+def _generations(objects: Objects) -> list[int]:
+    found = (_NAME.fullmatch(info.key) for info in objects.list(FOLDER))
+    return [int(match[1]) for match in found if match]
+
+
+def _key(generation: int) -> str:
+    return f"{FOLDER}generation-{generation:020}.json"
+
+
+def _read(objects: Objects, generation: int) -> LeaseRecord:
+    try:
+        return msgspec.json.decode(objects.read(_key(generation), limit=1 << 16), type=LeaseRecord)
+    except (NotFound, Corrupt, msgspec.MsgspecError):
+        return LeaseRecord(generation, "somebody unknown", 0)
+
+
+def _holder(objects: Objects, generation: int) -> str:
+    return f"was claimed by {_read(objects, generation).owner}"

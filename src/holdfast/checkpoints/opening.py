@@ -1,0 +1,53 @@
+"""From an address to a checkpoint store."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
+from holdfast.checkpoints.store import CheckpointStore
+from holdfast.errors import Invalid
+from holdfast.objects.address import is_local, open_objects
+
+LayoutName = Literal["directory", "object"]
+
+
+def open_store(
+    url: str | os.PathLike[str],
+    *,
+    max_retained: int | None = 3,
+    vnode_count: int = 256,
+    full_every: int = 10,
+    orphan_grace: float = 3600.0,
+    layout: LayoutName | None = None,
+    options: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> CheckpointStore:
+    """Open the checkpoint store at an address. Nothing is read, made or changed until it is used.
+
+    A path or `file://` has a folder per checkpoint; `memory://`, `s3://`, `gs://` and `az://` have flat folders;
+    `layout` overrides that. `max_retained` complete checkpoints are kept (None or 0: all). `full_every` is the
+    rhythm of full checkpoints for `save_states`. `orphan_grace` is how long, in seconds, an unfinished write of
+    another process is left alone. `options` are the object store's settings.
+    """
+    address = os.fspath(url)
+    return CheckpointStore(
+        open_objects(address, options=options),
+        _layout(layout or ("directory" if is_local(address) else "object")),
+        max_retained=max_retained,
+        vnode_count=vnode_count,
+        full_every=full_every,
+        orphan_grace=orphan_grace,
+        clock=clock,
+    )
+
+
+def _layout(name: str) -> Layout:
+    if name == "directory":
+        return DirectoryLayout()
+    if name == "object":
+        return ObjectLayout()
+    raise Invalid(f"{name!r} is not a layout: use 'directory' or 'object'.", code="option.layout", about="layout")

@@ -1,0 +1,57 @@
+"""The walk back from the newest checkpoint to the first one that can be trusted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.checkpoints.validation import Validator
+from holdfast.errors import HoldfastError
+
+
+class RecoveryReport(msgspec.Struct, frozen=True):
+    """What the walk tried and why it stopped where it did.
+
+    `chosen_id` None with `examined` 0 is an empty store; None with anything skipped means every checkpoint
+    is damaged, and that is not a fresh start.
+    """
+
+    chosen_id: int | None
+    skipped: list[tuple[int, str]]
+    examined: int
+    elapsed: float
+    """Seconds."""
+    unreadable: list[int] = []
+    """Those skipped because the medium failed, not because they are damaged: trying again may help."""
+
+
+def walk_back(
+    ids: Sequence[int],
+    validator: Validator,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    on_tried: Callable[[int, str | None], None] | None = None,
+) -> RecoveryReport:
+    """Try `ids` from the newest down and stop at the first valid one. One bad checkpoint never ends the walk."""
+    began = clock()
+    skipped: list[tuple[int, str]] = []
+    unreadable: list[int] = []
+    chosen = None
+    examined = 0
+    for checkpoint_id in sorted(ids, reverse=True):
+        examined += 1
+        try:
+            result = validator.validate(checkpoint_id)
+            why = None if result.valid else result.reason
+        except HoldfastError as error:
+            why = f"could not be read: {error.message}"
+            unreadable.append(checkpoint_id)
+        if on_tried:
+            on_tried(checkpoint_id, why)
+        if why is None:
+            chosen = checkpoint_id
+            break
+        skipped.append((checkpoint_id, why))
+    return RecoveryReport(chosen, skipped, examined, clock() - began, unreadable)

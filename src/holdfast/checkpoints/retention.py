@@ -1,0 +1,85 @@
+"""Which checkpoints may go. A pure decision: what is there goes in, what to remove comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.errors import Invalid
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What retention needs to know of one checkpoint."""
+
+    is_complete: bool
+    """Readable, every sink committed, all of its own objects there."""
+    is_readable: bool = True
+    parent_id: int | None = None
+    objects: tuple[str, ...] = ()
+    """Sidecar and batch objects, removed after the manifest."""
+    bytes: int = 0
+
+
+def check_keep(keep: int) -> int:
+    """Return a number of checkpoints that may be kept, else raise `Invalid`."""
+    if type(keep) is not int or keep < 1:
+        raise Invalid(
+            f"Cannot keep {keep!r} checkpoints: the newest complete one always stays, so the least is 1.",
+            code="prune.count",
+            about="prune",
+            unchanged="the store",
+        )
+    return keep
+
+
+def removable(ids: Sequence[int], look: Callable[[int], Held], keep: int) -> list[int]:
+    """The ids that can go so that `keep` complete checkpoints stay, ascending.
+
+    Guarantees: the `keep` newest complete ones stay, so does everything newer than them, and so does every
+    ancestor that something kept needs. `look` is asked only about what is kept.
+    """
+    newest_first = sorted(ids, reverse=True)
+    there = set(newest_first)
+    kept: list[int] = []
+    complete = 0
+    for checkpoint_id in newest_first:
+        kept.append(checkpoint_id)
+        complete += _chain_is_complete(checkpoint_id, there, look)
+        if complete == keep:
+            break
+    if complete < keep:
+        return []
+    ancestors, unknown_below = _ancestors(kept, there, look)
+    oldest = kept[-1]
+    return sorted(n for n in newest_first if unknown_below < n < oldest and n not in ancestors)
+
+
+def _chain_is_complete(checkpoint_id: int, there: set[int], look: Callable[[int], Held]) -> bool:
+    while True:
+        held = look(checkpoint_id)
+        if not held.is_complete:
+            return False
+        if held.parent_id is None:
+            return True
+        if held.parent_id not in there or held.parent_id >= checkpoint_id:
+            return False
+        checkpoint_id = held.parent_id
+
+
+def _ancestors(kept: list[int], there: set[int], look: Callable[[int], Held]) -> tuple[set[int], int]:
+    """Every ancestor of what is kept, and the id below which ancestry cannot be told (0: nowhere).
+
+    An ancestor whose manifest is damaged hides its own parents, so nothing below it is removed.
+    """
+    found: set[int] = set()
+    unknown_below = 0
+    for checkpoint_id in kept:
+        parent = look(checkpoint_id).parent_id
+        while parent is not None and parent in there and parent < checkpoint_id and parent not in found:
+            found.add(parent)
+            held = look(parent)
+            if not held.is_readable:
+                unknown_below = max(unknown_below, parent)
+            checkpoint_id, parent = parent, held.parent_id
+    return found, unknown_below

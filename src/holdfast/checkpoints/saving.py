@@ -1,0 +1,84 @@
+"""How a checkpoint is saved: checked, stamped with what only the store knows, then created, once and by one writer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.checkpoints import document
+from holdfast.checkpoints.catalog import Catalog, check_id
+from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound
+from holdfast.manifest import CheckpointManifest, SidecarObject
+from holdfast.steps import step
+
+
+def check_savable(manifest: CheckpointManifest) -> None:
+    """Raise `Invalid` for a manifest that could never be recovered from."""
+    check_id(manifest.checkpoint_id)
+    problems = [issue.message for issue in manifest.validate() if issue.is_fatal]
+    if manifest.is_incremental and manifest.parent_id is None:
+        problems.append("is_incremental without a parent_id")
+    if problems:
+        raise Invalid(
+            f"Checkpoint {manifest.checkpoint_id} cannot be saved: {'; '.join(problems)}.",
+            code="manifest.invalid",
+            about=f"checkpoint {manifest.checkpoint_id}",
+            unchanged="the store",
+        )
+
+
+def stamped(
+    manifest: CheckpointManifest,
+    *,
+    write_id: str,
+    generation: int | None,
+    vnode_count: int,
+    sidecar: SidecarObject | None,
+    state_checksum: str | None,
+) -> tuple[CheckpointManifest, bytes]:
+    """The manifest with everything filled in, and its document. Pure."""
+    own = msgspec.structs.replace(
+        manifest.own,
+        write_id=write_id,
+        generation=manifest.own.generation if generation is None else generation,
+        sidecar=sidecar,
+    )
+    filled = msgspec.structs.replace(
+        manifest,
+        holdfast=own,
+        size_bytes=0,
+        vnode_count=manifest.vnode_count or vnode_count,
+        state_checksum=state_checksum,
+    )
+    others = (sidecar.bytes if sidecar else 0) + sum(batch.bytes for batch in own.batches)
+    rest = len(document.encode(filled)) + others - len("0")
+    total = rest
+    while total != rest + len(str(total)):  # the size counts its own digits
+        total = rest + len(str(total))
+    filled = msgspec.structs.replace(filled, size_bytes=total)
+    return filled, document.encode(filled)
+
+
+def create_manifest(catalog: Catalog, checkpoint_id: int, body: bytes) -> None:
+    """The commit point: create the manifest, or find that it is there already as we would have written it."""
+    key = catalog.layout.manifest_key(checkpoint_id)
+    with step("manifest.create", checkpoint_id=checkpoint_id):
+        try:
+            catalog.objects.create(key, [body])
+            return
+        except Conflict:
+            if _holds(catalog, key, body):
+                return
+    raise Fenced(
+        f"Checkpoint {checkpoint_id} has been saved by another writer.",
+        code="checkpoint.taken",
+        about=catalog.shown(key),
+        unchanged="the other writer's checkpoint and its state",
+        next_step="stop this writer; if it is the only one, load the newest checkpoint and go on after it",
+    )
+
+
+def _holds(catalog: Catalog, key: str, body: bytes) -> bool:
+    try:
+        return catalog.objects.read(key, limit=document.MAX_MANIFEST_BYTES) == body
+    except (NotFound, Corrupt):
+        return False

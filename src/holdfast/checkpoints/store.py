@@ -1,0 +1,363 @@
+"""The checkpoint store: every method of the contract, one implementation for all media and both layouts."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from holdfast.checkpoints import document, pointer, statesum
+from holdfast.checkpoints.catalog import Catalog, check_id
+from holdfast.checkpoints.cleaning import Cleaner, CleaningPlan
+from holdfast.checkpoints.incremental import plan_increment, restore_states
+from holdfast.checkpoints.layout import Layout
+from holdfast.checkpoints.lease import Lease, claim
+from holdfast.checkpoints.recovery import RecoveryReport, walk_back
+from holdfast.checkpoints.retention import check_keep
+from holdfast.checkpoints.saving import check_savable, create_manifest, stamped
+from holdfast.checkpoints.sidecars import Sidecars
+from holdfast.checkpoints.statuses import moved_forward
+from holdfast.checkpoints.validation import Progress, ValidationResult, Validator
+from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, NotFound
+from holdfast.manifest import CheckpointManifest, SidecarObject
+from holdfast.objects.medium import Bytes, Objects
+from holdfast.steps import step
+
+log = logging.getLogger("holdfast.checkpoints")
+
+
+class CheckpointStore:
+    """Checkpoints of one pipeline.
+
+    Guarantees: what a method acknowledged is durable; of two writers of one id exactly one wins; readers never
+    see part of a checkpoint; the newest complete checkpoint is never removed.
+    Not thread-safe: one handle, one thread. Any number of handles and processes may share a store.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        layout: Layout,
+        *,
+        max_retained: int | None = 3,
+        vnode_count: int = 256,
+        full_every: int = 10,
+        orphan_grace: float = 3600.0,
+        clock: Callable[[], float] = time.time,
+        new_writer_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self.objects = objects
+        self.max_retained = _check_retained(max_retained)
+        self._vnode_count = _check_count("vnode_count", vnode_count, 0xFFFF)
+        self._full_every = _check_count("full_every", full_every, 10**6)
+        self._clock = clock
+        self._writer_id = new_writer_id()
+        self._catalog = Catalog(objects, layout)
+        self._sidecars = Sidecars(self._catalog, self._writer_id)
+        self._cleaner = Cleaner(self._catalog, self._sidecars, grace=orphan_grace, clock=clock)
+        self._lease: Lease | None = None
+        self._parent: CheckpointManifest | None = None
+
+    def __repr__(self) -> str:
+        return f"CheckpointStore({self.objects.address!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """Nothing to close: every method has finished when it returns."""
+
+    @property
+    def vnode_count(self) -> int:
+        """How many state partitions the runtime uses; manifests are validated against it."""
+        return self._vnode_count
+
+    # Writing
+
+    def claim(self, owner: str | None = None) -> Lease:
+        """Take the store over. From now on every durable step of this handle first checks that nobody else has."""
+        self._lease = claim(self.objects, owner=owner, clock=self._clock)
+        return self._lease
+
+    def check_lease(self) -> None:
+        """Raise `Fenced` if this handle claimed the store and somebody has claimed it since."""
+        if self._lease:
+            self._lease.check()
+
+    def next_id(self) -> int:
+        """An id above everything this store shows a trace of, saved or not."""
+        listed = (info.key for folder in self._catalog.layout.folders for info in self.objects.list(folder))
+        layout = self._catalog.layout
+        seen = [layout.manifest_id(key) or layout.sidecar_id(key) or 0 for key in listed]
+        return max([*seen, self._catalog.pointer() or 0]) + 1
+
+    def save(self, manifest: CheckpointManifest) -> None:
+        """Save a checkpoint that has no sidecar, or whose sidecar `save_state_data` of this handle wrote.
+
+        Guarantees: durable on return; whoever saved this id before keeps it, and this call is `Fenced`. Saving
+        the very same manifest again through the same handle is fine.
+        """
+        check_savable(manifest)
+        self._check_parent(manifest)
+        self.check_lease()
+        sidecar = self._sidecars.written.get(manifest.checkpoint_id)
+        checksum = manifest.state_checksum
+        if checksum is None:
+            pieces = self.objects.stream(sidecar.key) if sidecar else None
+            checksum = statesum.state_checksum(manifest.operator_states, pieces)
+        self._save(manifest, sidecar, checksum)
+
+    def save_with_state(self, manifest: CheckpointManifest, state_data: Sequence[Bytes] | None) -> None:
+        """Save a checkpoint together with its sidecar: the sidecar first, then the manifest that vouches for it.
+
+        A crash in between leaves a sidecar that no checkpoint owns: invisible, and cleaned up later.
+        """
+        if state_data is None:
+            return self.save(manifest)
+        check_savable(manifest)
+        self._check_parent(manifest)
+        self.check_lease()
+        chunks = _as_chunks(state_data)
+        checksum = statesum.state_checksum(manifest.operator_states, chunks)
+        began = time.monotonic()
+        sidecar = self._sidecars.create(manifest.checkpoint_id, chunks)
+        try:
+            self._save(manifest, sidecar, checksum)
+        except Fenced:
+            self._sidecars.withdraw(sidecar)
+            raise
+        finally:
+            self._sidecars.forget(manifest.checkpoint_id)
+        if time.monotonic() - began > self._cleaner.grace / 2:
+            self._check_still_there(manifest.checkpoint_id, sidecar)
+        return None
+
+    def save_states(self, manifest: CheckpointManifest, states: Mapping[str, bytes]) -> CheckpointManifest:
+        """Save a checkpoint of these operator states, writing only those that changed since the one before.
+
+        Returns the manifest as it was planned: `is_incremental` and `parent_id` say what became of it.
+        """
+        if self._parent is None:
+            newest = self.recover_latest_validated().chosen_id
+            self._parent = self._catalog.load(newest) if newest else None
+        planned = plan_increment(manifest, states, self._parent, full_every=self._full_every)
+        self.save_with_state(planned.manifest, planned.chunks or None)
+        self._parent = planned.manifest
+        return planned.manifest
+
+    def save_state_data(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> None:
+        """Write a sidecar ahead of its manifest.
+
+        `Fenced` if there is one already with other bytes, or if the checkpoint is saved: it is never replaced.
+        """
+        check_id(checkpoint_id)
+        self.check_lease()
+        self._sidecars.create_usual(checkpoint_id, _as_chunks(chunks))
+
+    def update_manifest(self, manifest: CheckpointManifest) -> None:
+        """Move sink statuses (and sink epochs) of a saved checkpoint forward; nothing else may change.
+
+        Guarantees: atomic against other updates; `latest` stays where it is. `NotFound` if it was never saved.
+        """
+        checkpoint_id = check_id(manifest.checkpoint_id)
+        self.check_lease()
+        key = self._catalog.layout.manifest_key(checkpoint_id)
+        about = self._catalog.shown(key)
+        updated: list[CheckpointManifest] = []
+
+        def change(body: bytes | None) -> bytes | None:
+            if body is None:
+                return None
+            stored = document.decode(body, about=about, checkpoint_id=checkpoint_id)
+            updated[:] = [moved_forward(stored, manifest, about=about)]
+            return document.encode(updated[0])
+
+        with step("manifest.update", checkpoint_id=checkpoint_id):
+            if not self.objects.update(key, change):
+                raise NotFound(
+                    f"Checkpoint {checkpoint_id} was never saved, so it cannot be updated.",
+                    code="checkpoint.not-found",
+                    about=about,
+                    unchanged="the store",
+                    next_step="save it first",
+                )
+        self._retain(updated[0])
+
+    def prune(self, keep_count: int) -> int:
+        """Remove old checkpoints so that `keep_count` complete ones stay, and orphans; returns how many went.
+
+        Guarantees: the newest complete checkpoint and every ancestor that a kept one needs stay.
+        """
+        return self.apply(self.plan_prune(keep_count))
+
+    def cleanup_orphans(self, *, older_than: float | None = None) -> int:
+        """Remove what no checkpoint owns and nobody is writing. Returns how many objects went.
+
+        `older_than` is in seconds, by default the store's `orphan_grace`: something younger may belong to a
+        checkpoint that another process is writing. What this handle itself left unsaved goes at any age.
+        """
+        plan = self.plan_cleanup(older_than=older_than)
+        self.apply(plan)
+        return len(plan.orphans)
+
+    def plan_prune(self, keep_count: int) -> CleaningPlan:
+        """What `prune` would remove."""
+        return self._cleaner.plan_prune(check_keep(keep_count))
+
+    def plan_cleanup(self, *, older_than: float | None = None) -> CleaningPlan:
+        """What `cleanup_orphans` would remove."""
+        return self._cleaner.plan_cleanup(older_than=older_than)
+
+    def apply(self, plan: CleaningPlan) -> int:
+        """Carry out a plan; returns how many checkpoints it removed."""
+        self.check_lease()
+        return self._cleaner.apply(plan)
+
+    # Reading
+
+    def load_latest(self) -> CheckpointManifest | None:
+        """The manifest with the highest id, None only if there is none. A damaged one is `Corrupt`, not passed over."""
+        for _ in range(3):
+            ids = self._catalog.ids()
+            if not ids:
+                return None
+            manifest = self._catalog.load(ids[-1])
+            if manifest is not None:  # None: pruned between listing and reading
+                return manifest
+        raise Conflict(
+            "The newest checkpoint keeps disappearing.", about=self.objects.address, next_step="find who prunes it"
+        )
+
+    def load_by_id(self, checkpoint_id: int) -> CheckpointManifest | None:
+        """One manifest, None if there is none. A damaged one is `Corrupt`."""
+        return self._catalog.load(checkpoint_id)
+
+    def list_ids(self) -> list[int]:
+        """The id of every checkpoint that has a manifest, damaged ones too, ascending. One listing."""
+        return self._catalog.ids()
+
+    def list(self) -> list[tuple[int, int]]:
+        """(id, epoch) of every readable checkpoint, ascending. Reads each manifest."""
+        readable = self._catalog.load_readable(self._catalog.ids())
+        return [(manifest.checkpoint_id, manifest.epoch) for manifest in readable]
+
+    def load_state_data(self, checkpoint_id: int) -> bytes | None:
+        """The sidecar of one checkpoint, None if it has none. Not verified: `validate_checkpoint` does that."""
+        try:
+            manifest = self._catalog.load(check_id(checkpoint_id))
+        except Corrupt:
+            manifest = None
+        try:
+            return b"".join(self._catalog.sidecar(checkpoint_id, manifest))
+        except NotFound:
+            return None
+
+    def load_states(self, checkpoint_id: int) -> dict[str, bytes]:
+        """Every operator's whole state as of this checkpoint, verified, its chain resolved."""
+        manifest = self._catalog.load(checkpoint_id)
+        if manifest is None:
+            raise self._no_such(checkpoint_id)
+        return restore_states(self._catalog, manifest)
+
+    def latest_pointer(self) -> int | None:
+        """The id that `latest` names, None if it is missing or unreadable. A hint: `load_latest` does not need it."""
+        return self._catalog.pointer()
+
+    def repair_pointer(self, checkpoint_id: int) -> bool:
+        """Make `latest` name exactly this checkpoint, which must exist; True if it named another or none."""
+        if self.load_by_id(checkpoint_id) is None:
+            raise self._no_such(checkpoint_id)
+        self.check_lease()
+        return pointer.repair(self._catalog, checkpoint_id)
+
+    def validate_checkpoint(
+        self, checkpoint_id: int, *, deep: bool = True, progress: Progress | None = None
+    ) -> ValidationResult:
+        """Check one checkpoint and the chain below it, by default every byte. Raises only where the medium fails."""
+        return self.validator(deep=deep, progress=progress).validate(check_id(checkpoint_id))
+
+    def validator(self, *, deep: bool = True, progress: Progress | None = None) -> Validator:
+        """A validator that remembers what it has read, for many checkpoints that share ancestors."""
+        return Validator(self._catalog, self._vnode_count, deep=deep, progress=progress)
+
+    def recover_latest_validated(self, *, progress: Progress | None = None) -> RecoveryReport:
+        """Walk back from the newest checkpoint to the first valid one, reading only what is tried."""
+        return walk_back(self._catalog.ids(), self.validator(progress=progress))
+
+    # How a save goes
+
+    def _no_such(self, checkpoint_id: int) -> NotFound:
+        return NotFound(
+            f"There is no checkpoint {checkpoint_id} in {self.objects.address}.",
+            code="checkpoint.not-found",
+            about=f"checkpoint {checkpoint_id}",
+            next_step=f"holdfast ls {self.objects.address}",
+        )
+
+    def _check_parent(self, manifest: CheckpointManifest) -> None:
+        if manifest.parent_id is not None and not self._cleaner.knows(manifest.parent_id):
+            raise Invalid(
+                f"Checkpoint {manifest.checkpoint_id} names parent {manifest.parent_id}, "
+                f"which is not in {self.objects.address}.",
+                code="manifest.parent",
+                about=f"checkpoint {manifest.checkpoint_id}",
+                unchanged="the store",
+                next_step="save a full checkpoint instead",
+            )
+
+    def _save(self, manifest: CheckpointManifest, sidecar: SidecarObject | None, checksum: str | None) -> None:
+        filled, body = stamped(
+            manifest,
+            # The same for a second attempt at the same id, so that one whose reply was lost recognises itself.
+            write_id=f"{self._writer_id}-{manifest.checkpoint_id}",
+            generation=self._lease.generation if self._lease else None,
+            vnode_count=self._vnode_count,
+            sidecar=sidecar,
+            state_checksum=checksum,
+        )
+        create_manifest(self._catalog, manifest.checkpoint_id, body)
+        self._sidecars.forget(manifest.checkpoint_id)
+        pointer.advance(self._catalog, manifest.checkpoint_id)
+        self._retain(filled)
+
+    def _check_still_there(self, checkpoint_id: int, sidecar: SidecarObject) -> None:
+        """A save that took longer than a clean-up waits may have lost its sidecar to one."""
+        if self.objects.info(sidecar.key) is None:
+            raise Corrupt(
+                f"Checkpoint {checkpoint_id} took so long to save that a clean-up removed its sidecar as abandoned.",
+                code="sidecar.swept",
+                about=self._catalog.shown(sidecar.key),
+                unchanged="every other checkpoint",
+                next_step="save again under the next id; raise orphan_grace if saves are this slow",
+            )
+
+    def _retain(self, manifest: CheckpointManifest) -> None:
+        self._cleaner.remember(manifest)
+        if self.max_retained:
+            try:
+                self._cleaner.retain(self.max_retained)
+            except HoldfastError as error:
+                log.warning("old checkpoints were not removed and will be tried again with the next save: %s", error)
+
+
+def _as_chunks(chunks: Sequence[Bytes]) -> list[Bytes]:
+    if isinstance(chunks, (bytes, bytearray, memoryview)):
+        return [chunks]
+    return list(chunks)
+
+
+def _check_retained(max_retained: int | None) -> int | None:
+    if max_retained is None or max_retained == 0:
+        return None
+    return check_keep(max_retained)
+
+
+def _check_count(name: str, value: int, most: int) -> int:
+    if type(value) is not int or not 0 < value <= most:
+        raise Invalid(
+            f"{name} is {value!r}; it must be a whole number from 1 to {most}.", code="option.range", about=name
+        )
+    return value

@@ -1,0 +1,168 @@
+"""Is this checkpoint what was written? Manifest, sidecar, batch objects and the chain below it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from holdfast.checkpoints import statesum
+from holdfast.checkpoints.catalog import Catalog
+from holdfast.errors import Corrupt, NotFound
+from holdfast.manifest import BatchObject, CheckpointManifest, Issue
+
+Progress = Callable[[int], None]
+"""Told how many more bytes have been read."""
+
+
+class ValidationResult(msgspec.Struct, frozen=True):
+    """What was found. `valid` means nothing fatal was."""
+
+    checkpoint_id: int
+    valid: bool
+    issues: list[Issue]
+
+    @property
+    def reason(self) -> str:
+        """The fatal findings in one line."""
+        return "; ".join(issue.message for issue in self.issues if issue.is_fatal)
+
+
+class Validator:
+    """Validates checkpoints of one store, each at most once.
+
+    `deep` reads every byte of state; otherwise only presence and sizes of state are checked. Raises
+    `Unavailable` where the medium fails: that says nothing about the checkpoint.
+    """
+
+    def __init__(
+        self, catalog: Catalog, vnode_count: int | None = None, *, deep: bool = True, progress: Progress | None = None
+    ) -> None:
+        self._catalog = catalog
+        self._vnode_count = vnode_count
+        self._deep = deep
+        self._progress = progress or (lambda _: None)
+        self._known: dict[int, ValidationResult] = {}
+        self._holds: dict[int, frozenset[str]] = {}
+
+    def validate(self, checkpoint_id: int) -> ValidationResult:
+        looked: list[tuple[int, CheckpointManifest | None, list[Issue]]] = []
+        ahead: int | None = checkpoint_id
+        while ahead is not None and ahead not in self._known:
+            manifest, issues = self._look_at(ahead)
+            looked.append((ahead, manifest, issues))
+            ahead = _parent(manifest)
+        below = self._known.get(ahead) if ahead is not None else None
+        for number, manifest, issues in reversed(looked):  # oldest first: a child is only as good as its parent
+            if below is not None and not below.valid:
+                issues.append(Issue(f"parent checkpoint {below.checkpoint_id} is not usable: {below.reason}", True))
+            if manifest is not None:
+                self._holds[number] = frozenset(manifest.operator_states)
+                issues.extend(self._inheritance_issues(manifest))
+            below = ValidationResult(number, not any(issue.is_fatal for issue in issues), issues)
+            self._known[number] = below
+        return self._known[checkpoint_id]
+
+    def _look_at(self, checkpoint_id: int) -> tuple[CheckpointManifest | None, list[Issue]]:
+        try:
+            manifest = self._catalog.load(checkpoint_id)
+        except Corrupt as error:
+            return None, [Issue(f"corrupt manifest: {error.message}", True)]
+        if manifest is None:
+            return None, [Issue(f"manifest not found for checkpoint {checkpoint_id}", True)]
+        found = [
+            msgspec.structs.replace(issue, message=f"manifest validation: {issue.message}")
+            for issue in manifest.validate(self._vnode_count)
+        ]
+        return manifest, [*found, *self._state_issues(manifest), *self._batch_issues(manifest)]
+
+    def _state_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
+        key = self._catalog.sidecar_key(manifest.checkpoint_id, manifest)
+        slices = {name: op for name, op in manifest.operator_states.items() if op.external}
+        recorded = manifest.own.sidecar
+        if manifest.is_ours and not recorded and not slices and not manifest.state_checksum:
+            return
+        info = self._catalog.objects.info(key)
+        if info is None:
+            if recorded or slices:
+                yield Issue(f"{key} holds operator state and is not there", True)
+                return
+            if manifest.state_checksum and statesum.inline_hash(manifest.operator_states) is None:
+                yield Issue(f"{key} is referenced by a checksum and is not there", True)
+                return
+        elif recorded and info.size != recorded.bytes:
+            yield Issue(f"{key} has {info.size} bytes, {recorded.bytes} were written", True)
+            return
+        for name, op in sorted(slices.items()):
+            if info and op.external_offset + op.external_length > info.size:
+                yield Issue(f"operator {name!r} ends beyond the {info.size} bytes of {key}", True)
+        if manifest.state_checksum is None:
+            if info and slices:
+                yield Issue(f"{key} has no checksum: damage in it would not be noticed")
+        elif self._deep:
+            yield from self._checksum_issues(
+                manifest, has_sidecar=info is not None and bool(recorded or slices or not manifest.is_ours)
+            )
+
+    def _checksum_issues(self, manifest: CheckpointManifest, *, has_sidecar: bool) -> Iterator[Issue]:
+        operators = manifest.operator_states
+        expected = manifest.state_checksum
+        try:
+            pieces = self._counted(manifest) if has_sidecar else None
+            actual = statesum.state_checksum(operators, pieces)
+            if actual == expected:
+                return
+            if has_sidecar and not manifest.is_ours and expected in self._foreign_checksums(manifest):
+                return
+        except NotFound:
+            yield Issue("the sidecar disappeared while it was being read", True)
+            return
+        kind = statesum.describe(operators, has_sidecar)
+        yield Issue(f"{kind} checksum mismatch: expected {expected}, got {actual}", True)
+
+    def _foreign_checksums(self, manifest: CheckpointManifest) -> Iterator[str | None]:
+        """LaminarDB's rules changed from release to release, and it may have left a sidecar that nothing names."""
+        yield statesum.inline_hash(manifest.operator_states)
+        yield statesum.state_checksum({}, self._catalog.sidecar(manifest.checkpoint_id, manifest))
+
+    def _counted(self, manifest: CheckpointManifest) -> Iterator[bytes | bytearray | memoryview]:
+        for piece in self._catalog.sidecar(manifest.checkpoint_id, manifest):
+            self._progress(len(piece))
+            yield piece
+
+    def _inheritance_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
+        for name, version in sorted(manifest.own.states.items()):
+            if name not in self._holds.get(version.checkpoint_id, ()):
+                yield Issue(f"state of {name!r} is said to be in checkpoint {version.checkpoint_id} and is not", True)
+
+    def _batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
+        for batch in manifest.own.batches:
+            problem = self._batch_problem(batch)
+            if problem:
+                yield Issue(f"batch object {batch.key} {problem}", True)
+
+    def _batch_problem(self, batch: BatchObject) -> str | None:
+        info = self._catalog.objects.info(batch.key)
+        if info is None:
+            return "is not there"
+        if info.size != batch.bytes:
+            return f"has {info.size} bytes, {batch.bytes} were written"
+        if not self._deep:
+            return None
+        digest = hashlib.sha256()
+        try:
+            for piece in statesum.read_ahead(self._catalog.objects.stream(batch.key)):
+                self._progress(len(piece))
+                digest.update(piece)
+        except NotFound:
+            return "disappeared while it was being read"
+        actual = digest.hexdigest()
+        return None if actual == batch.sha256 else f"checksum mismatch: expected {batch.sha256}, got {actual}"
+
+
+def _parent(manifest: CheckpointManifest | None) -> int | None:
+    """The next one down the chain. A parent that does not come before its child is no parent: chains end."""
+    if manifest is None or manifest.parent_id is None:
+        return None
+    return manifest.parent_id if 0 < manifest.parent_id < manifest.checkpoint_id else None

@@ -1,0 +1,103 @@
+"""From an address to the medium behind it."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from obstore.store import MemoryStore, from_url
+
+from holdfast.errors import Invalid
+from holdfast.objects.cloud import CloudObjects
+from holdfast.objects.local import LocalObjects
+from holdfast.objects.medium import Objects
+
+CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+_shared_memory: dict[str, MemoryStore] = {}
+
+RETRIES: Any = {
+    "max_retries": 4,
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+    "retry_timeout": timedelta(seconds=60),
+}
+
+
+def is_local(url: str) -> bool:
+    """True for a path or a `file://` address."""
+    return "://" not in url or url.startswith("file://")
+
+
+def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Objects:
+    """Open the medium at an address; nothing is read or written yet.
+
+    A path or `file://` is a local directory. `memory://` is new each time, `memory://name` is shared within
+    this process. `s3://`, `gs://` and `az://` take their settings from `options`, named as in obstore
+    (`endpoint`, `access_key_id`, `region`, ...), or from the environment as their own tools do.
+    """
+    url = os.fspath(url)
+    if "\x00" in url or not url:
+        raise Invalid(f"{url!r} is not an address.", code="address.refused", about=repr(url))
+    if is_local(url):
+        return LocalObjects(_local_path(url))
+    scheme, _, rest = url.partition("://")
+    if scheme == "memory":
+        name = rest.strip("/")
+        store = _shared_memory.setdefault(name, MemoryStore()) if name else MemoryStore()
+        return CloudObjects(store, f"memory://{name}")
+    if scheme not in CLOUD_SCHEMES:
+        raise Invalid(
+            f"{scheme}:// is not a kind of store that Holdfast knows.",
+            code="address.scheme",
+            about=without_secrets(url),
+            next_step="use a path, file://, memory://, s3://, gs:// or az://",
+        )
+    return _open_cloud(url, scheme, options)
+
+
+def _open_cloud(url: str, scheme: str, options: Mapping[str, str] | None) -> CloudObjects:
+    shown = without_secrets(url)
+    bare = urllib.parse.urlsplit(url)
+    if not bare.netloc:
+        raise Invalid(f"{shown} names no bucket.", code="address.bucket", about=shown)
+    client: Any = {"connect_timeout": "5 seconds", "read_timeout": "60 seconds", "timeout": "30 minutes"}
+    if _plain_http(options):
+        client["allow_http"] = True
+    config: Any = dict(options or {}) or None
+    try:
+        store = from_url(url, config=config, client_options=client, retry_config=RETRIES)
+    except Exception as error:
+        raise Invalid(
+            f"{shown} could not be opened: {str(error).splitlines()[0][:300]}", code="address.refused", about=shown
+        ) from error
+    return CloudObjects(store, shown)
+
+
+def _plain_http(options: Mapping[str, str] | None) -> bool:
+    """An endpoint that says http:// means it; asking for a second switch would only be a stumbling block."""
+    given = {key.lower().removeprefix("aws_"): value for key, value in (options or {}).items()}
+    named = given.get("endpoint") or given.get("endpoint_url")
+    found = named or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return (found or os.environ.get("AWS_ENDPOINT") or "").startswith("http://")
+
+
+def _local_path(url: str) -> str:
+    if not url.startswith("file://"):
+        return os.path.expanduser(url)
+    parts = urllib.parse.urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise Invalid(
+            f"{url} names a host, {parts.netloc!r}; a local path has three slashes.",
+            code="address.host",
+            about=url,
+            next_step=f"write file:///{parts.netloc}{parts.path} if that is the path",
+        )
+    return urllib.parse.unquote(parts.path) or "/"
+
+
+def without_secrets(url: str) -> str:
+    """The address as it may be shown: user, password, query and fragment left out."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,0 +1,229 @@
+"""Objects in S3, Google Cloud Storage, Azure, or this process's memory, through obstore.
+
+Everything rests on two conditional writes: create if absent, and replace if the entity tag still matches.
+A reply that got lost is settled by reading back and comparing bodies, never guessed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import obstore
+from obstore import exceptions as cloud_errors
+
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
+from holdfast.objects.keys import check_key
+from holdfast.objects.medium import Bytes, Change, Chunks, Listing, ObjectInfo
+from holdfast.steps import step
+
+MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
+PIECE = 4 << 20
+REMEMBERED_OBJECTS = 16
+REMEMBERED_BYTES = 1 << 20
+_ABSENT = (cloud_errors.NotFoundError, FileNotFoundError)
+_TAKEN = (cloud_errors.AlreadyExistsError, FileExistsError)
+_REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedError, PermissionError)
+
+
+class CloudObjects:
+    """The `Objects` of one bucket and prefix."""
+
+    def __init__(self, store: Any, address: str) -> None:
+        self._store = store
+        self._address = address
+        self._written: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def create(self, key: str, chunks: Chunks) -> None:
+        check_key(key)
+        size = sum(memoryview(chunk).nbytes for chunk in chunks)
+        if size > MAX_SINGLE_PUT:
+            raise Invalid(
+                f"{key} would be {size} bytes; one conditional write takes at most {MAX_SINGLE_PUT}.",
+                code="object.too-large",
+                about=self._shown(key),
+                unchanged="the store",
+                next_step="pack the state with CheckpointBatcher, which splits it",
+            )
+        body = b"".join(chunks) if len(chunks) != 1 else chunks[0]
+        with step("object.create", key=key):
+            try:
+                tag = self._put(key, body, "create")
+            except _TAKEN:
+                raise Conflict(f"{key} exists already.", code="object.exists", about=self._shown(key)) from None
+            except Exception as error:
+                self._settle_create(key, body, error)
+                return
+        self._remember(key, tag, body)
+
+    def update(self, key: str, change: Change) -> bool:
+        check_key(key)
+        tag, current = self._written.get(key, (None, None))
+        for _ in range(100):
+            body = change(current)
+            if body is None and tag is None and current is None:
+                tag, current = self._read_tagged(key)
+                body = change(current)
+            if body is None:
+                return False
+            try:
+                with step("object.update", key=key):
+                    new_tag = self._put(key, body, "create" if tag is None else {"e_tag": tag})
+            except (*_TAKEN, *_ABSENT, cloud_errors.PreconditionError):
+                tag, current = self._read_tagged(key)
+                if current == body:  # our own write, whose reply was lost and which was then sent again
+                    return True
+                continue
+            except Exception as error:
+                self._settle_update(key, body, error)
+                return True
+            self._remember(key, new_tag, body)
+            return True
+        raise Conflict(
+            f"{key} kept changing while it was being updated.",
+            code="object.contended",
+            about=self._shown(key),
+            unchanged="nothing of this update was written",
+            next_step="find the other writer",
+        )
+
+    def read(self, key: str, *, limit: int) -> bytes:
+        check_key(key)
+        with self._explained(key):
+            found = obstore.get(self._store, key)
+            if found.meta["size"] > limit:
+                raise Corrupt(
+                    f"{key} is {found.meta['size']} bytes, more than the {limit} it may have.",
+                    code="object.too-large",
+                    about=self._shown(key),
+                )
+            return bytes(found.bytes())
+
+    def stream(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[Bytes]:
+        check_key(key)
+        if length == 0:
+            return
+        wanted: Any = (start, start + length) if length is not None else {"offset": start}
+        options: Any = {"range": wanted} if start or length is not None else {}
+        with self._explained(key):
+            for piece in obstore.get(self._store, key, options=options).stream(min_chunk_size=PIECE):
+                yield memoryview(piece)
+
+    def info(self, key: str) -> ObjectInfo | None:
+        check_key(key)
+        try:
+            with self._explained(key):
+                return _as_info(obstore.head(self._store, key))
+        except NotFound:
+            return None
+
+    def list(self, prefix: str) -> Listing:
+        with self._explained(prefix):
+            pages = obstore.list(self._store, prefix or None, chunk_size=1000)
+            return sorted((_as_info(meta) for page in pages for meta in page), key=lambda info: info.key)
+
+    def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
+        """One bulk request where the service has one; it removes in no certain order."""
+        doomed = [check_key(key) for key in (*keys, *then)]
+        for key in doomed:
+            self._written.pop(key, None)
+        if doomed:
+            absent_is_fine = contextlib.suppress(*_ABSENT)
+            with step("object.delete", keys=len(doomed)), self._explained(doomed[0], writing=True), absent_is_fine:
+                obstore.delete(self._store, doomed)
+
+    def leftovers(self) -> Listing:
+        """None: a conditional write is one request, and leaves nothing when it fails."""
+        return []
+
+    def _put(self, key: str, body: Bytes, mode: Any) -> str | None:
+        result = obstore.put(self._store, key, body, mode=mode)
+        return result["e_tag"]
+
+    def _read_tagged(self, key: str) -> tuple[str | None, bytes | None]:
+        try:
+            with self._explained(key):
+                found = obstore.get(self._store, key)
+                return found.meta["e_tag"], bytes(found.bytes())
+        except NotFound:
+            return None, None
+
+    def _remember(self, key: str, tag: str | None, body: Bytes) -> None:
+        """Keep what we wrote, so that its next update needs no read. The entity tag proves it is still current."""
+        if tag is None or memoryview(body).nbytes > REMEMBERED_BYTES:
+            return
+        self._written[key] = (tag, bytes(body))
+        self._written.move_to_end(key)
+        while len(self._written) > REMEMBERED_OBJECTS:
+            self._written.popitem(last=False)
+
+    def _settle_create(self, key: str, body: Bytes, error: Exception) -> None:
+        """Find out whether a create that ended in an error took effect all the same."""
+        if isinstance(error, _REFUSED):
+            raise self._translated(error, key, writing=True) from error
+        found = self._read_back(key, len(memoryview(body)), error)
+        if found is None:
+            raise self._translated(error, key, writing=True) from error
+        if found != body:
+            raise Conflict(f"{key} exists already.", code="object.exists", about=self._shown(key)) from error
+
+    def _settle_update(self, key: str, body: bytes, error: Exception) -> None:
+        self._written.pop(key, None)
+        if isinstance(error, _REFUSED) or self._read_back(key, len(body), error) != body:
+            raise self._translated(error, key, writing=True) from error
+
+    def _read_back(self, key: str, size: int, error: Exception) -> bytes | None:
+        try:
+            return self.read(key, limit=max(size, PIECE))
+        except NotFound:
+            return None
+        except Corrupt:
+            return b""  # larger than anything we sent: not ours
+        except HoldfastError:
+            raise OutcomeUnknown(
+                f"Writing {self._shown(key)} failed and it could not be read back: it may or may not be there. "
+                f"{_first_line(error)}",
+                code="object.outcome-unknown",
+                about=self._shown(key),
+                unchanged="everything that was acknowledged before",
+                next_step="read the object back when the store answers again, then decide",
+            ) from error
+
+    @contextlib.contextmanager
+    def _explained(self, key: str, *, writing: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._translated(error, key, writing=writing) from error
+
+    def _translated(self, error: Exception, key: str, *, writing: bool) -> HoldfastError:
+        about = self._shown(key)
+        if isinstance(error, _ABSENT):
+            return NotFound(f"{about} is not there.", code="object.not-found", about=about)
+        denied = isinstance(error, _REFUSED)
+        return Unavailable(
+            f"Could not {'write' if writing else 'read'} {about}: {_first_line(error)}",
+            code="cloud.denied" if denied else "cloud.unavailable",
+            about=about,
+            unchanged="everything that was acknowledged before" if writing else "the store",
+            next_step="check the credentials and the bucket's policy" if denied else "try again when the store answers",
+        )
+
+    def _shown(self, key: str) -> str:
+        return self._address.rstrip("/") + "/" + key if not self._address.endswith("//") else self._address + key
+
+
+def _as_info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,162 @@
+"""The few file-system calls that local storage is made of, each one a named step.
+
+They are a Protocol so that a test can put a disk underneath that forgets what was never synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from holdfast.errors import Unavailable
+from holdfast.objects.medium import Chunks
+from holdfast.steps import step
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One name in a directory."""
+
+    name: str
+    is_directory: bool
+    size: int
+    modified: float
+
+
+class Disk(Protocol):
+    """Paths to bytes. Errors are `OSError`, as the operating system gives them.
+
+    Content and directory entries are durable apart: a synced file whose directory was not synced may be
+    gone after a power cut, and so may a removal, a rename or a link.
+    """
+
+    def make_directory(self, path: str) -> None:
+        """Make one directory; `FileExistsError` if the name is taken."""
+
+    def write_file(self, path: str, chunks: Chunks) -> None:
+        """Write a new file and sync its content. Its directory entry is not durable yet."""
+
+    def link(self, existing: str, new: str) -> None:
+        """Give a file a second name; `FileExistsError` if the name is taken."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file over whatever has the new name, atomically for readers."""
+
+    def remove_file(self, path: str) -> None: ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make every change of this directory's entries durable."""
+
+    def open_file(self, path: str) -> BinaryIO:
+        """Open a file for reading, unbuffered."""
+
+    def entry(self, path: str) -> Entry:
+        """What is at this path, links followed."""
+
+    def scan(self, path: str) -> list[Entry]:
+        """The entries of a directory, links followed, in no order."""
+
+    def locked(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """Hold the directory's advisory lock; it ends with the process, however that ends."""
+
+
+class PosixDisk:
+    """The real thing."""
+
+    def __init__(self, *, lock_timeout: float = 10.0) -> None:
+        self._lock_timeout = lock_timeout
+
+    def make_directory(self, path: str) -> None:
+        with step("directory.make"):
+            os.mkdir(path)
+
+    def write_file(self, path: str, chunks: Chunks) -> None:
+        with step("file.write"):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with step("file.fill"):
+                for chunk in chunks:
+                    rest = memoryview(chunk).cast("B")
+                    while rest:
+                        rest = rest[os.write(descriptor, rest) :]
+            with step("file.sync"):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def link(self, existing: str, new: str) -> None:
+        with step("file.link"):
+            os.link(existing, new)
+
+    def rename(self, old: str, new: str) -> None:
+        with step("file.rename"):
+            os.rename(old, new)
+
+    def remove_file(self, path: str) -> None:
+        with step("file.remove"):
+            os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        with step("directory.remove"):
+            os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        with step("directory.sync"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def open_file(self, path: str) -> BinaryIO:
+        return open(path, "rb", buffering=0)
+
+    def entry(self, path: str) -> Entry:
+        found = os.stat(path)
+        return Entry(os.path.basename(path), os.path.isdir(path), found.st_size, found.st_mtime)
+
+    def scan(self, path: str) -> list[Entry]:
+        entries = []
+        with os.scandir(path) as names:
+            for name in names:
+                try:
+                    found = name.stat()
+                except FileNotFoundError:  # removed since, or a link to nowhere
+                    continue
+                entries.append(Entry(name.name, name.is_dir(), found.st_size, found.st_mtime))
+        return entries
+
+    @contextlib.contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._wait_for_lock(descriptor, path)
+            yield
+        finally:
+            os.close(descriptor)  # closing drops the lock
+
+    def _wait_for_lock(self, descriptor: int, path: str) -> None:
+        deadline = time.monotonic() + self._lock_timeout
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"Another process holds the lock on {path}, for {self._lock_timeout:g} seconds now; "
+                        "it may be frozen.",
+                        code="disk.locked",
+                        about=path,
+                        unchanged="the store",
+                        next_step=f"find it with: lsof {path}",
+                    ) from None
+                time.sleep(0.002)

@@ -1,0 +1,51 @@
+"""Which names may become object keys. Nothing that passes can point outside the store."""
+
+from __future__ import annotations
+
+from holdfast.errors import Invalid
+
+MAX_KEY_BYTES = 1024
+MAX_SEGMENT_BYTES = 200  # file systems stop at 255; our temporary names need the rest
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it is safe on every medium, else raise `Invalid`."""
+    problem = _problem(key)
+    if problem:
+        shown = key if len(key) <= 80 else key[:77] + "..."
+        raise Invalid(
+            f"The name {shown!r} cannot be an object key: {problem}.",
+            code="key.refused",
+            about=repr(shown),
+            unchanged="the store",
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return a folder prefix, empty or ending in `/`, if every key below it would be safe."""
+    if prefix:
+        check_key(prefix.removesuffix("/"))
+        return prefix if prefix.endswith("/") else prefix + "/"
+    return prefix
+
+
+def _problem(key: str) -> str | None:
+    if not key:
+        return "it is empty"
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if len(encoded) > MAX_KEY_BYTES:
+        return f"it is longer than {MAX_KEY_BYTES} bytes"
+    if any(ord(c) < 32 or ord(c) == 127 for c in key):
+        return "it holds control characters"
+    if "\\" in key or "//" in key or key.startswith("/") or key.endswith("/"):
+        return "it holds a backslash or an empty part"
+    for part in key.split("/"):
+        if part in (".", ".."):
+            return f"it holds {part!r}"
+        if len(part.encode()) > MAX_SEGMENT_BYTES:
+            return f"a part of it is longer than {MAX_SEGMENT_BYTES} bytes"
+    return None

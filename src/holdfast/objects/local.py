@@ -1,0 +1,281 @@
+"""Objects as files on a local disk, durable when a call returns.
+
+A new object is written under a name of its own, synced, given its real name, and then every directory
+whose entries changed is synced. A crash in between leaves a temporary name that no listing shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
+from holdfast.objects.disk import Disk, Entry, PosixDisk
+from holdfast.objects.keys import check_key
+from holdfast.objects.medium import Bytes, Change, Chunks, Listing, ObjectInfo
+
+PIECE = 1 << 20
+FOREIGN_LEFTOVERS = ("manifest.json.tmp", "state.bin.tmp", "latest.txt.tmp")  # LaminarDB's temporary names
+
+
+def _random_token() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+class LocalObjects:
+    """The `Objects` of one directory. Nothing is made on disk before the first write."""
+
+    def __init__(self, root: str, *, disk: Disk | None = None, token: Callable[[], str] = _random_token) -> None:
+        self.root = os.path.abspath(root)
+        self._disk = disk or PosixDisk()
+        self._token = token
+        self._anchored: set[str] = set()
+
+    @property
+    def address(self) -> str:
+        return self.root
+
+    def create(self, key: str, chunks: Chunks) -> None:
+        path = self._path(key)
+        with self._explained(key, writing=True):
+            temporary = self._write_beside(path, chunks)
+            try:
+                self._disk.link(temporary, path)
+            except FileExistsError:
+                raise Conflict(f"{key} exists already.", code="object.exists", about=path) from None
+            finally:
+                self._discard(temporary)
+            self._make_durable(os.path.dirname(path))
+
+    def update(self, key: str, change: Change) -> bool:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        with self._explained(key, writing=True):
+            self._make_directories(folder)
+            with self._disk.locked(folder):
+                body = change(self._read_whole(path))
+                if body is None:
+                    return False
+                temporary = self._write_beside(path, [body])
+                try:
+                    self._disk.rename(temporary, path)
+                except OSError:
+                    self._discard(temporary)
+                    raise
+                self._make_durable(folder)
+        return True
+
+    def read(self, key: str, *, limit: int) -> bytes:
+        path = self._path(key)
+        with self._explained(key), self._disk.open_file(path) as file:
+            body = bytearray()
+            while piece := file.read(PIECE):
+                body += piece
+                if len(body) > limit:
+                    raise Corrupt(f"{key} is larger than {limit} bytes.", code="object.too-large", about=path)
+            return bytes(body)
+
+    def stream(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[Bytes]:
+        with self._explained(key), self._disk.open_file(self._path(key)) as file:
+            file.seek(start)
+            remaining = length
+            while remaining is None or remaining > 0:
+                piece = file.read(PIECE if remaining is None else min(PIECE, remaining))
+                if not piece:
+                    return
+                if remaining is not None:
+                    remaining -= len(piece)
+                yield piece
+
+    def info(self, key: str) -> ObjectInfo | None:
+        with self._explained(key):
+            try:
+                found = self._disk.entry(self._path(key))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return None if found.is_directory else ObjectInfo(key, found.size, found.modified)
+
+    def list(self, prefix: str) -> Listing:
+        with self._explained(prefix or self.root):
+            found = self._walk(prefix.rstrip("/"))
+            return sorted(
+                (ObjectInfo(key, entry.size, entry.modified) for key, entry in found if not _is_leftover(entry)),
+                key=lambda info: info.key,
+            )
+
+    def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
+        with self._explained((*keys, *then, "")[0], writing=True):
+            folders = self._remove_all(keys)
+            if then:
+                for folder in folders:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._disk.sync_directory(folder)
+            folders |= self._remove_all(then)
+            for folder in folders:
+                self._remove_if_empty(folder)
+
+    def leftovers(self) -> Listing:
+        """Temporary files of interrupted writes, and empty folders (their keys end in `/`)."""
+        with self._explained(self.root):
+            found = self._walk("", empty_folders=True)
+            return sorted(
+                (
+                    ObjectInfo(key + "/" if entry.is_directory else key, entry.size, entry.modified)
+                    for key, entry in found
+                    if entry.is_directory or _is_leftover(entry)
+                ),
+                key=lambda info: info.key,
+            )
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, check_key(key))
+
+    def _write_beside(self, path: str, chunks: Chunks) -> str:
+        """A synced file under a name nobody else uses, in the folder where it will be needed."""
+        folder, name = os.path.split(path)
+        temporary = os.path.join(folder, f".{name}.{self._token()}.tmp")
+        try:
+            self._write_making_folder(temporary, chunks)
+        except OSError:
+            self._discard(temporary)
+            raise
+        return temporary
+
+    def _discard(self, temporary: str) -> None:
+        with contextlib.suppress(OSError):  # a leftover is swept later; it is not worth failing for
+            self._disk.remove_file(temporary)
+
+    def _write_making_folder(self, path: str, chunks: Chunks) -> None:
+        for _ in range(100):
+            try:
+                return self._disk.write_file(path, chunks)
+            except FileNotFoundError:
+                # Missing, or a clean-up removed the empty folder under us: it may do so again, not for ever.
+                self._make_directories(os.path.dirname(path))
+        raise OSError(errno.ENOENT, "the folder keeps disappearing", path)
+
+    def _make_directories(self, folder: str) -> None:
+        missing = []
+        while True:
+            try:
+                if not self._disk.entry(folder).is_directory:
+                    raise NotADirectoryError(errno.ENOTDIR, "not a directory", folder)
+                break
+            except FileNotFoundError:
+                missing.append(folder)
+                folder = os.path.dirname(folder)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                self._disk.make_directory(path)
+
+    def _make_durable(self, folder: str) -> None:
+        """Sync `folder` and every entry that leads to it.
+
+        Not only those made here: another process may have made them and died before its own sync. Folders
+        that are never removed need that once per instance.
+        """
+        self._disk.sync_directory(folder)
+        while folder not in self._anchored and folder != os.path.dirname(folder):
+            parent = os.path.dirname(folder)
+            try:
+                self._disk.sync_directory(parent)
+            except PermissionError:
+                if self._is_inside(parent):
+                    raise  # above the store it is not ours to sync, and was there before us
+            if self._is_permanent(folder):
+                self._anchored.add(folder)
+            folder = parent
+
+    def _is_inside(self, path: str) -> bool:
+        return path == self.root or path.startswith(self.root + os.sep)
+
+    def _is_permanent(self, path: str) -> bool:
+        return not self._is_inside(path) or os.path.dirname(path) == self.root or path == self.root
+
+    def _remove_all(self, keys: Sequence[str]) -> set[str]:
+        folders = set()
+        for key in keys:
+            path = self._path(key.rstrip("/"))
+            if key.endswith("/"):
+                self._remove_if_empty(path)
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.remove_file(path)
+            folders.add(os.path.dirname(path))
+        return folders
+
+    def _remove_if_empty(self, folder: str) -> None:
+        if not self._is_permanent(folder):
+            with contextlib.suppress(OSError):
+                self._disk.remove_directory(folder)
+
+    def _read_whole(self, path: str) -> bytes | None:
+        try:
+            with self._disk.open_file(path) as file:
+                body = bytearray()
+                while piece := file.read(PIECE):
+                    body += piece
+                return bytes(body)
+        except FileNotFoundError:
+            return None
+
+    def _walk(self, prefix: str, *, empty_folders: bool = False) -> Iterator[tuple[str, Entry]]:
+        folder = os.path.join(self.root, check_key(prefix)) if prefix else self.root
+        try:
+            entries = self._disk.scan(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            key = posixpath.join(prefix, entry.name)
+            if not entry.is_directory:
+                yield key, entry
+                continue
+            below = list(self._walk(key, empty_folders=empty_folders))
+            yield from below
+            if empty_folders and not below and not self._is_permanent(os.path.join(self.root, key)):
+                yield key, entry
+
+    @contextlib.contextmanager
+    def _explained(self, key: str, *, writing: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFound(f"{key} is not there.", code="object.not-found", about=self._shown(key)) from error
+        except OSError as error:
+            raise self._as_unavailable(error, key, writing) from error
+
+    def _shown(self, key: str) -> str:
+        return key if os.path.isabs(key) else os.path.join(self.root, key)
+
+    def _as_unavailable(self, error: OSError, key: str, writing: bool) -> Unavailable:
+        code, advice = _ADVICE.get(error.errno or 0, ("disk.error", "check the disk and its mount"))
+        done = "write" if writing else "read"
+        return Unavailable(
+            f"Could not {done} {self._shown(key)}: {error.strerror or error}.",
+            code=code,
+            about=self._shown(key),
+            unchanged="everything that was acknowledged before" if writing else "the store",
+            next_step=advice,
+        )
+
+
+def _is_leftover(entry: Entry) -> bool:
+    name = entry.name
+    return (name.startswith(".") and name.endswith(".tmp")) or name in FOREIGN_LEFTOVERS
+
+
+_ADVICE = {
+    errno.ENOSPC: ("disk.full", "free some space and try again"),
+    errno.EDQUOT: ("disk.full", "raise the quota or free some space, and try again"),
+    errno.EROFS: ("disk.read-only", "mount the disk writable"),
+    errno.EACCES: ("disk.denied", "give this user access to the directory"),
+    errno.EPERM: ("disk.denied", "give this user access; the file system must also allow hard links"),
+    errno.ENOTSUP: ("disk.no-links", "use a file system with hard links: exclusive creation needs them"),
+    errno.EXDEV: ("disk.no-links", "use one file system for the whole store: exclusive creation needs hard links"),
+}

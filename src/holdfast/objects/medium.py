@@ -1,0 +1,79 @@
+"""What Holdfast asks of a medium, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+Bytes = bytes | bytearray | memoryview
+
+Chunks = Sequence[Bytes]
+"""A body in pieces, so that nobody has to join them in memory."""
+
+Change = Callable[[bytes | None], bytes | None]
+"""Given the current body (None: absent), the body to put in its place, or None to leave it as it is."""
+
+
+class ObjectInfo(msgspec.Struct, frozen=True):
+    """One stored object, as a listing shows it."""
+
+    key: str
+    size: int
+    modified: float
+    """Seconds since the Unix epoch, by the medium's own clock."""
+
+
+Listing = list[ObjectInfo]
+
+
+class Objects(Protocol):
+    """Keys to bytes. Every write is durable when it returns: synced or acknowledged.
+
+    Keys are relative, `/`-separated and checked by `check_key`. All methods raise only errors of
+    `holdfast.errors`; an absent object is `NotFound`.
+    """
+
+    @property
+    def address(self) -> str:
+        """Where this is, fit for messages: no credentials in it."""
+
+    def create(self, key: str, chunks: Chunks) -> None:
+        """Store a body under a key that does not exist yet.
+
+        Guarantees: of any number of concurrent callers at most one succeeds, the others get `Conflict`;
+        no reader ever sees part of the body; durable on return.
+        Does not guarantee: that a `Conflict` means somebody else won. After a lost reply it may be our
+        own write: compare the bodies.
+        """
+
+    def update(self, key: str, change: Change) -> bool:
+        """Replace one small object by a function of its current body; True if it was replaced.
+
+        Guarantees: atomic against every other `update` of the same key, in any process; `change` may be
+        called several times and must be pure; durable on return.
+        """
+
+    def read(self, key: str, *, limit: int) -> bytes:
+        """The whole body. One larger than `limit` is `Corrupt` and is not read into memory."""
+
+    def stream(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[Bytes]:
+        """The body in pieces of bounded size, read as they are asked for."""
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """Size and age of one object, or None."""
+
+    def list(self, prefix: str) -> Listing:
+        """Every object below `prefix` (a folder, ending in `/`, or empty), ascending by key."""
+
+    def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
+        """Remove objects; absent ones are fine.
+
+        Guarantees: on a medium that has an order, a crash never leaves `then` gone and `keys` there.
+        Does not guarantee: that a removal survives a power cut. What is deleted is never needed again,
+        so its coming back does no harm and is not worth a sync.
+        """
+
+    def leftovers(self) -> Listing:
+        """What interrupted writes left behind and no listing shows. `delete` takes these keys too."""

@@ -1,0 +1,329 @@
+"""Kill a real process with SIGKILL at every named step, and look at what it left behind.
+
+    def work(acknowledge, root):                      # in a file of its own, or any importable module
+        LocalObjects(root).create("key", [b"body"])
+        acknowledge("key")                            # from here on the caller relies on it
+
+    with CrashRing("mytests.works:work") as ring:     # or f"{path_of_file}:work"
+        for index in range(len(ring.record(root=fresh()))):
+            run = ring.kill_at(index, root=(root := fresh()))
+            ...                                       # reopen root: everything in run.acknowledged is there
+
+`CrashRing` imports the work once and forks for each run, some milliseconds each. `record` and `kill_at`
+start a fresh interpreter for each run, for work that cannot live in a forked process: obstore hangs there
+once its parent has used it, and other libraries start threads when they are imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import importlib.util
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.steps import Phase, observe
+
+TIMEOUT = 60.0
+_GRACE = 5.0  # the run ends itself, with a traceback, at its timeout; who waits for it ends it this much later
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.testing import crash; crash.{}()"
+
+Acknowledge = Callable[[str], None]
+"""What the work calls when its caller may rely on something: the text outlives any kill that comes after."""
+
+
+class Event(NamedTuple):
+    """One side of a step: killed at its `begin` nothing of it was done, at its `end` all of it was."""
+
+    name: str
+    phase: Phase
+
+
+class KilledRun(msgspec.Struct, frozen=True):
+    """What is known of a run from outside."""
+
+    event: Event | None
+    """Where it was killed; None if it ended before it came to this event."""
+    killed: bool
+    acknowledged: list[str]
+    events: list[Event]
+    """All it saw, the one it died at included."""
+
+
+class ChildFailed(AssertionError):
+    """The run did not end as it should: it raised, hung, or was killed by somebody else."""
+
+
+class _Order(msgspec.Struct, frozen=True):
+    work: str
+    arguments: dict[str, Any]
+    kill_at: int | None
+    folder: str
+    timeout: float
+
+
+def record(work: str, /, *, timeout: float = TIMEOUT, **arguments: Any) -> list[Event]:
+    """Run the work undisturbed in a fresh interpreter; every event, in order. Arguments are plain JSON values."""
+    return _run_fresh(work, arguments, None, timeout).events
+
+
+def kill_at(work: str, index: int, /, *, timeout: float = TIMEOUT, **arguments: Any) -> KilledRun:
+    """Run the work in a fresh interpreter and kill it at the event with this index in the recording."""
+    return _run_fresh(work, arguments, index, timeout)
+
+
+class CrashRing:
+    """The same, with a process that has the work imported already and forks for each run.
+
+    The work must not start a thread when imported; that is checked. Whatever a run started in its own
+    process group is gone when the run is reported, the waiting process when the `with` block ends or when
+    this process dies. Not for use from several threads at once.
+    """
+
+    def __init__(self, work: str, *, timeout: float = TIMEOUT) -> None:
+        self._work = work
+        self._timeout = timeout
+
+    def __enter__(self) -> CrashRing:
+        with contextlib.ExitStack() as stack:
+            self._folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-ring-"))
+            with open(os.path.join(self._folder, "log"), "wb") as log:
+                self._process = _start("serve", stdout=subprocess.PIPE, stderr=log)
+            stack.callback(_end, self._process)
+            self._send(self._work.encode())
+            if self._reply(TIMEOUT) != b"ready":
+                raise ChildFailed(f"{self._work} could not be made ready:\n{_tail(self._folder, 'log')}")
+            self._cleanup = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._cleanup.close()
+
+    def record(self, **arguments: Any) -> list[Event]:
+        """Run the work undisturbed; every event, in order. Arguments are plain JSON values."""
+        return self._run(arguments, None).events
+
+    def kill_at(self, index: int, **arguments: Any) -> KilledRun:
+        """Run the work and kill it at the event with this index in the recording."""
+        return self._run(arguments, index)
+
+    def _run(self, arguments: dict[str, Any], index: int | None) -> KilledRun:
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            order = _Order(self._work, arguments, index, folder, self._timeout)
+            self._send(msgspec.json.encode(order))
+            reply = self._reply(self._timeout + 2 * _GRACE)
+            if not reply:
+                _end(self._process)
+                raise ChildFailed(f"The process that forks is gone or frozen:\n{_tail(self._folder, 'log')}")
+            return _report(order, int(reply))
+
+    def _send(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + b"\n")
+        except BrokenPipeError:
+            raise ChildFailed(f"The process that forks is gone:\n{_tail(self._folder, 'log')}") from None
+
+    def _reply(self, timeout: float) -> bytes:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout)
+        return self._process.stdout.readline().strip() if ready else b""
+
+
+def _start(entry: str, **streams: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", _BOOT.format(entry), json.dumps(sys.path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, process_group=0, **streams)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close its standard input, on which it ends itself and all it started; kill it if it does not."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _run_fresh(work: str, arguments: dict[str, Any], index: int | None, timeout: float) -> KilledRun:
+    with tempfile.TemporaryDirectory(prefix="holdfast-crash-") as folder:
+        order = _Order(work, arguments, index, folder, timeout)
+        with open(os.path.join(folder, "output"), "ab") as output:
+            process = _start("run_once", stdout=output, stderr=output)
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(msgspec.json.encode(order) + b"\n")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout + _GRACE)
+            ended = process.returncode is not None
+        finally:
+            _kill_group(process.pid)
+            process.wait()
+        return _report(order, process.returncode if ended else -signal.SIGALRM)
+
+
+def _kill_group(leader: int) -> None:
+    """Kill a process that we started as the leader of a group of its own, and whatever it left in the group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: not permitted once all are zombies
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _report(order: _Order, status: int) -> KilledRun:
+    events = [Event(*found) for found in _whole_lines(order.folder, "events")]
+    acknowledged = _whole_lines(order.folder, "acknowledged")
+    reached = order.kill_at is not None and len(events) == order.kill_at + 1
+    if reached and status == -signal.SIGKILL:
+        return KilledRun(events[-1], True, acknowledged, events)
+    if status == 0:
+        return KilledRun(None, False, acknowledged, events)
+    if status == -signal.SIGALRM:
+        what = f"did not end within {order.timeout:g} seconds"
+    else:
+        what = "raised" if status > 0 else f"was ended by {signal.Signals(-status).name}, not by us"
+    at = events[-1] if events else "no event"
+    raise ChildFailed(f"{order.work} {what}, after {at} ({len(events)}):\n{_tail(order.folder, 'output')}")
+
+
+def _whole_lines(folder: str, name: str) -> list[Any]:
+    """What was written with its line end; the rest of a line that a kill cut short never happened."""
+    with contextlib.suppress(FileNotFoundError):
+        *lines, _ = Path(folder, name).read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines]
+    return []
+
+
+def _tail(folder: str, name: str) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(folder, name).read_text(errors="replace")[-8000:]
+    return ""
+
+
+# From here on: what runs in the child.
+
+
+def run_once() -> None:
+    """The process of `record` and `kill_at`: one run, then a normal end of the interpreter."""
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=_Order)
+    _perform(order, _find(order.work))
+
+
+def serve() -> None:
+    """The process of `CrashRing`: a line with the work, then an order per line; `ready`, then a status each."""
+    requests, replies = os.fdopen(os.dup(0), "rb", buffering=0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # what the work reads is nothing, what it prints goes to a log: the pipes are ours
+    os.dup2(2, 1)
+    work = _find(requests.readline().decode().strip())
+    if _threads() > 1:
+        raise SystemExit("Importing it started threads, which no fork can carry over. Next: use record and kill_at.")
+    os.write(replies, b"ready\n")
+    while line := requests.readline():
+        status = _run_forked(msgspec.json.decode(line, type=_Order), work, requests.fileno())
+        os.write(replies, b"%d\n" % status)
+
+
+def _run_forked(order: _Order, work: Callable[..., object], parent: int) -> int:
+    alive, lifeline = os.pipe()  # only the fork keeps `lifeline` open, so `alive` ends when it does
+    child = os.fork()
+    if child == 0:
+        _in_fork(order, work)
+    os.close(lifeline)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpgid(child, child)  # as the fork does itself: whoever is first
+    ended, _, _ = select.select([alive, parent], [], [], order.timeout + _GRACE)
+    os.close(alive)
+    _kill_group(child)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if parent in ended:
+        os._exit(0)  # nobody is left to tell
+    return status if ended else -signal.SIGALRM
+
+
+def _in_fork(order: _Order, work: Callable[..., object]) -> None:
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        output = os.open(os.path.join(order.folder, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        _perform(order, work)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)  # never back into the loop that forked us
+
+
+def _perform(order: _Order, work: Callable[..., object]) -> None:
+    faulthandler.register(signal.SIGALRM, chain=True)  # where it hung, and then the default: the end
+    signal.alarm(math.ceil(order.timeout))
+    acknowledge = _appender(order.folder, "acknowledged")
+    tell = _appender(order.folder, "events")
+    lock = threading.Lock()
+    seen = 0
+
+    def observer(name: str, phase: Phase, _: float) -> None:
+        nonlocal seen
+        with lock:
+            tell([name, phase])
+            if seen == order.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen += 1
+
+    observe(observer)
+    work(acknowledge, **order.arguments)
+    signal.alarm(0)
+
+
+def _appender(folder: str, name: str) -> Callable[[object], None]:
+    """Append lines, each in one call. Not synced: a kill ends the process, not the machine."""
+    file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+
+    def append(value: object) -> None:
+        os.write(file, json.dumps(value).encode() + b"\n")
+
+    return append
+
+
+def _find(work: str) -> Callable[..., object]:
+    where, _, name = work.rpartition(":")
+    if not where.endswith(".py"):
+        found = getattr(importlib.import_module(where), name)
+    else:
+        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        found = getattr(module, name)
+    function: Callable[..., object] = found
+    return function
+
+
+def _threads() -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return len(os.listdir("/proc/self/task"))
+    return threading.active_count()

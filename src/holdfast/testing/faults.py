@@ -1,0 +1,376 @@
+"""Faults on purpose: a proxy that loses replies over real HTTP, and a disk that runs full.
+
+    with moto_server() as server, FaultyProxy(server.endpoint) as proxy:
+        proxy.script = lambda request: LostReply() if request.method == "PUT" else None
+        S3Store(server.new_bucket(), config=options_for(proxy.endpoint))
+
+obstore repeats a request by itself after a 5xx and after a lost connection, a conditional put included. A
+fault that is to reach the caller must meet every repetition; one that happens once (`once`) tests the repetition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import http.server
+import socket
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import msgspec
+
+from holdfast.objects.disk import Disk, Entry
+from holdfast.objects.medium import Chunks
+
+HOLD_TIMEOUT = 60.0
+_HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect"}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request as it arrived, before anything was done about it."""
+
+    number: int
+    """How many came before it."""
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    """Names in lower case."""
+    size: int
+    """Bytes in the body. The body itself is not kept."""
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Drop the connection; the server never sees the request."""
+
+
+class LostReply(msgspec.Struct, frozen=True):
+    """Let the server do what was asked, then drop the connection without an answer."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Answer with this status; the server never sees the request."""
+
+    code: int
+    body: bytes = b""
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """Keep the request for so many seconds, then let it through."""
+
+    seconds: float
+
+
+class Hold:
+    """Keep one or more requests until the test lets go.
+
+    Before the server sees the request, or, with `reply=True`, between its answer and ours. The test waits
+    for `wait_until_held`, does what it wants to do meanwhile, and calls `release`; later requests that meet
+    this fault pass at once.
+    """
+
+    def __init__(self, *, reply: bool = False) -> None:
+        self.reply = reply
+        self._held = threading.Event()
+        self._released = threading.Event()
+
+    def wait_until_held(self, timeout: float = HOLD_TIMEOUT) -> None:
+        if not self._held.wait(timeout):
+            raise TimeoutError(f"No request met the hold within {timeout:g} seconds.")
+
+    def release(self) -> None:
+        self._released.set()
+
+    def _keep(self) -> None:
+        self._held.set()
+        self._released.wait(HOLD_TIMEOUT)
+
+
+Fault = Refuse | LostReply | Status | Stall | Hold
+Script = Callable[[Request], Fault | None]
+
+
+def once(fault: Fault, when: Callable[[Request], bool] = lambda _: True) -> Script:
+    """A script with this fault for the first request that fits, and none after it."""
+    lock = threading.Lock()
+    spent = False
+
+    def script(request: Request) -> Fault | None:
+        nonlocal spent
+        with lock:
+            if spent or not when(request):
+                return None
+            spent = True
+            return fault
+
+    return script
+
+
+class FaultyProxy:
+    """A reverse proxy on a free port of 127.0.0.1, from `__enter__` to `__exit__`; it keeps one body per
+    request under way in memory.
+
+    `script` is asked about every request, on the thread that serves it, and may be set at any time. An
+    error in the script itself answers 500 and comes out of `__exit__`.
+    """
+
+    def __init__(self, upstream: str, *, serialize: bool = False) -> None:
+        """With `serialize` only one request at a time is at the server."""
+        address = urllib.parse.urlsplit(upstream)
+        if address.scheme != "http" or address.hostname is None:
+            raise ValueError(f"{upstream!r} is not an http:// address.")
+        self.script: Script = lambda _: None
+        self._upstream = (address.hostname, address.port or 80)
+        self._gate: contextlib.AbstractContextManager[object] = (
+            threading.Lock() if serialize else contextlib.nullcontext()
+        )
+        self._lock = threading.Lock()
+        self._requests: list[Request] = []
+        self._holds: list[Hold] = []
+        self._connections: set[socket.socket] = set()
+        self._closing = threading.Event()
+        self._error: BaseException | None = None
+        self._server = _Server(self)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def requests(self) -> list[Request]:
+        """Every request so far, in the order of arrival; a copy."""
+        with self._lock:
+            return list(self._requests)
+
+    def forget(self) -> None:
+        """Empty `requests`, to count those of one action; numbers start at 0 again."""
+        with self._lock:
+            self._requests.clear()
+
+    def __enter__(self) -> FaultyProxy:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
+        """Stop: held requests are dropped, connections closed."""
+        self._closing.set()
+        self._server.shutdown()
+        with self._lock:
+            holds, connections = list(self._holds), list(self._connections)
+        for hold in holds:
+            hold.release()
+        for connection in connections:
+            _drop(connection)
+        self._server.server_close()  # waits for the threads
+        if self._error is not None and kind is None:
+            raise self._error
+
+    def _arrived(self, method: str, target: str, headers: dict[str, str], size: int) -> Fault | None:
+        address = urllib.parse.urlsplit(target)
+        query = dict(urllib.parse.parse_qsl(address.query, keep_blank_values=True))
+        with self._lock:
+            path = urllib.parse.unquote(address.path)
+            request = Request(len(self._requests), method, path, query, headers, size)
+            self._requests.append(request)
+        try:
+            fault = self.script(request)
+        except BaseException as error:
+            self._error = self._error or error
+            return Status(500, f"the script raised {error!r}".encode())
+        if isinstance(fault, Hold):
+            with self._lock:
+                self._holds.append(fault)
+        return fault
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = False
+    block_on_close = True
+    request_queue_size = 128
+
+    def __init__(self, proxy: FaultyProxy) -> None:
+        self.proxy = proxy
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is what these tests are about."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self._to_server: http.client.HTTPConnection | None = None
+        self._proxy = self.server.proxy
+        with self._proxy._lock:
+            self._proxy._connections.add(self.connection)
+
+    def finish(self) -> None:
+        with self._proxy._lock:
+            self._proxy._connections.discard(self.connection)
+        if self._to_server is not None:
+            self._to_server.close()
+        super().finish()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _serve(self) -> None:
+        proxy = self._proxy
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        body = _read_body(self.rfile, headers)
+        fault = proxy._arrived(self.command, self.path, headers, len(body))
+        if isinstance(fault, Status):
+            return self._answer(fault.code, {}, fault.body)
+        if isinstance(fault, Stall):
+            proxy._closing.wait(fault.seconds)
+        elif isinstance(fault, Hold) and not fault.reply:
+            fault._keep()
+        if isinstance(fault, Refuse) or proxy._closing.is_set():
+            return self._hang_up()
+        status, reply_headers, reply = self._forward(headers, body)
+        if isinstance(fault, Hold) and fault.reply:
+            fault._keep()
+        if isinstance(fault, LostReply) or proxy._closing.is_set():
+            return self._hang_up()
+        return self._answer(status, reply_headers, reply)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815 - the names http.server calls
+
+    def _forward(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        sent = {name: value for name, value in headers.items() if name not in _HOP_BY_HOP}
+        if body or self.command in ("PUT", "POST"):
+            sent["content-length"] = str(len(body))
+        if self._to_server is None:
+            self._to_server = http.client.HTTPConnection(*self._proxy._upstream, timeout=HOLD_TIMEOUT)
+        with self._proxy._gate:
+            self._to_server.request(self.command, self.path, body=body or None, headers=sent)
+            reply = self._to_server.getresponse()
+            content = reply.read()
+        return reply.status, dict(reply.getheaders()), content
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response_only(status)
+        length = str(len(body))
+        for name, value in headers.items():
+            if name.lower() == "content-length":
+                length = value if self.command == "HEAD" else length
+            elif name.lower() not in _HOP_BY_HOP:
+                self.send_header(name, value)
+        if status not in (204, 304):
+            self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command != "HEAD" and status not in (204, 304):
+            self.wfile.write(body)
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        _drop(self.connection)
+
+
+def _drop(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _read_body(stream: Any, headers: dict[str, str]) -> bytes:
+    if "chunked" not in headers.get("transfer-encoding", "").lower():
+        length = int(headers.get("content-length", 0))
+        return _exactly(stream, length)
+    pieces = []
+    while size := int(stream.readline().split(b";")[0], 16):
+        pieces.append(_exactly(stream, size))
+        stream.readline()
+    while stream.readline().strip():
+        pass
+    return b"".join(pieces)
+
+
+def _exactly(stream: Any, length: int) -> bytes:
+    body: bytes = stream.read(length)
+    if len(body) < length:
+        raise ConnectionResetError(errno.ECONNRESET, "the client went away in the middle of a request")
+    return body
+
+
+class FaultyDisk:
+    """A `Disk` in front of another one, failing where `fail` says so.
+
+    `fail(number, name)` is asked before each operation, with how many came before it and its name, as
+    `PosixDisk` names its steps; reads are `file.open`, `path.entry`, `directory.scan`, `directory.lock`. It
+    returns the error to raise in place of the operation, such as `OSError(errno.ENOSPC, "disk full")`, or
+    None. A `file.fill` that fails has written half of the content; a `file.sync` that fails, all of it.
+    """
+
+    def __init__(self, disk: Disk, fail: Callable[[int, str], OSError | None]) -> None:
+        self._disk = disk
+        self._fail = fail
+        self.operations: list[str] = []
+        """The name of each operation so far, the failed ones included."""
+
+    def make_directory(self, path: str) -> None:
+        self._ask("directory.make")
+        self._disk.make_directory(path)
+
+    def write_file(self, path: str, chunks: Chunks) -> None:
+        self._ask("file.write")
+        body = b"".join(chunks)
+        try:
+            self._ask("file.fill")
+        except OSError:
+            self._disk.write_file(path, [body[: len(body) // 2]])
+            raise
+        self._disk.write_file(path, [body])
+        self._ask("file.sync")
+
+    def link(self, existing: str, new: str) -> None:
+        self._ask("file.link")
+        self._disk.link(existing, new)
+
+    def rename(self, old: str, new: str) -> None:
+        self._ask("file.rename")
+        self._disk.rename(old, new)
+
+    def remove_file(self, path: str) -> None:
+        self._ask("file.remove")
+        self._disk.remove_file(path)
+
+    def remove_directory(self, path: str) -> None:
+        self._ask("directory.remove")
+        self._disk.remove_directory(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._ask("directory.sync")
+        self._disk.sync_directory(path)
+
+    def open_file(self, path: str) -> BinaryIO:
+        self._ask("file.open")
+        return self._disk.open_file(path)
+
+    def entry(self, path: str) -> Entry:
+        self._ask("path.entry")
+        return self._disk.entry(path)
+
+    def scan(self, path: str) -> list[Entry]:
+        self._ask("directory.scan")
+        return self._disk.scan(path)
+
+    @contextlib.contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        self._ask("directory.lock")
+        with self._disk.locked(path):
+            yield
+
+    def _ask(self, name: str) -> None:
+        number = len(self.operations)
+        self.operations.append(name)
+        error = self._fail(number, name)
+        if error is not None:
+            raise error
