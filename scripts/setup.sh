@@ -42,7 +42,7 @@ index=${PIP_INDEX_URL:-$(.venv/bin/python -m pip config get global.index-url 2>/
 [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
 [ -t 2 ] && quiet=() || quiet=(--quiet)
 
-say "installing the pinned packages (about $(grep -c == constraints.txt); PySpark alone is 400 MB)"
+say "installing the pinned packages (about $(grep -c == constraints.txt); PySpark alone is almost 500 MB)"
 if ! .venv/bin/uv pip install ${quiet[@]+"${quiet[@]}"} --python .venv/bin/python \
     -c constraints.txt --build-constraint constraints.txt -e '.[all,dev]'; then
     say "uv did not get there; trying the same with pip"

@@ -228,6 +228,10 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
 
         `vnode_count` is the number the runtime uses; without it only a missing count is reported.
         """
+        try:
+            msgspec.json.decode(msgspec.json.encode(self), type=CheckpointManifest)
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            return [Issue(f"a field holds what it cannot: {error}", True)]
         return [
             *_identity_issues(self),
             *_topology_issues(self),

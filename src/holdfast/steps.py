@@ -37,15 +37,14 @@ class step:  # noqa: N801 - reads as a statement: `with step("manifest.create"):
 
     def __enter__(self) -> None:
         self.began = time.perf_counter()
-        self._tell("begin", 0.0)
+        for observer in _observers:
+            observer(self.name, "begin", 0.0)
 
     def __exit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
+        if not _observers and not log.isEnabledFor(logging.DEBUG):
+            return
         seconds = time.perf_counter() - self.began
         phase: Phase = "end" if kind is None else "failed"
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s %s %.6fs %s", self.name, phase, seconds, self.details or "")
-        self._tell(phase, seconds)
-
-    def _tell(self, phase: Phase, seconds: float) -> None:
+        log.debug("%s %s %.6fs %s", self.name, phase, seconds, self.details or "")
         for observer in _observers:
             observer(self.name, phase, seconds)

@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import struct
 import tracemalloc
+from pathlib import Path
 
 import google_crc32c
 import lz4.block
@@ -106,24 +107,28 @@ def test_accepts_any_buffer_and_copies_it() -> None:
     assert entries == [("array", b"abcdef"), ("every other", b"ace"), ("wide", struct.pack("<3I", 1, 2, 3))]
 
 
-@pytest.mark.parametrize("can_grow", [True, False])
-def test_a_batch_grows_far_beyond_its_first_memory(monkeypatch: pytest.MonkeyPatch, can_grow: bool) -> None:
-    class FixedMapping(mmap.mmap):
-        def resize(self, newsize: int) -> None:
-            raise SystemError("mmap: resizing not available")
-
+def test_a_batch_grows_beyond_its_first_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lcb1, "_FIRST_MEMORY", 4 << 20)
-    if not can_grow:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        monkeypatch.setattr(lcb1, "_mapped", lambda capacity: FixedMapping(-1, capacity, flags=flags))
     packer = lcb1.Packer()
-    entries = [(str(n), bytes([n]) * 700_000) for n in range(30)]
-    for _ in range(2):  # the second time in memory that was used before
-        for key, data in entries:
+    entries = [(str(n), bytes([n]) * 1_000_000) for n in range(30)]
+    for count in (7, 30, 30):  # grown, grown again from kept memory, begun anew
+        for key, data in entries[:count]:
             packer.add(key, data)
-        assert lcb1.decode(b"".join(packer.encode()), about="x") == entries
+        assert lcb1.decode(b"".join(packer.encode()), about="x") == entries[:count]
         packer.clear()
         assert (len(packer), packer.size) == (0, 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_a_small_batch_takes_little_memory() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    packers = [lcb1.Packer() for _ in range(100)]
+    for packer in packers:
+        packer.add("small", bytes(1000))
+    assert resident() - before < 50_000_000
 
 
 def test_memory_is_kept_for_the_next_batch_but_not_all_of_it() -> None:

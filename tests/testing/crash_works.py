@@ -40,8 +40,8 @@ def raises(acknowledge: Acknowledge) -> None:
     raise ValueError("the work is wrong")
 
 
-def exits(acknowledge: Acknowledge) -> None:
-    raise SystemExit(0)
+def exits(acknowledge: Acknowledge, status: int | None) -> None:
+    raise SystemExit(status)
 
 
 def killed_by_somebody_else(acknowledge: Acknowledge) -> None:

@@ -202,7 +202,12 @@ def test_no_handler_of_errors_swallows_the_cut() -> None:
 def test_a_call_that_fails_is_no_operation() -> None:
     disk = disk_with()
     before = disk.operations
-    for call in (lambda: disk.make_directory("/d"), lambda: disk.remove_file("/x"), lambda: disk.sync_directory("/x")):
+    calls: list[Callable[[], None]] = [
+        lambda: disk.make_directory("/d"),
+        lambda: disk.remove_file("/x"),
+        lambda: disk.sync_directory("/x"),
+    ]
+    for call in calls:
         with pytest.raises(OSError, match=r"/[dx]"):
             call()
     assert disk.operations == before

@@ -187,7 +187,9 @@ class CheckpointBatcher:
             return False  # comparing sizes first spares reading most strangers
         self._before_write()
         with step("batch.adopt", key=key):
-            return self._objects.update(key, lambda current: current if _is_joined(current, chunks) else None)
+            return self._objects.update(
+                key, lambda current: current if _is_joined(current, chunks) else None, limit=found.size + 1
+            )
 
 
 def batch_key(prefix: str, epoch: int, part: int = 1) -> str:

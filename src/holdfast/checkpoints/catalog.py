@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from holdfast.checkpoints import document
-from holdfast.checkpoints.layout import Layout
+from holdfast.checkpoints.layout import Layout, is_batch_key
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.manifest import MAX_U64, CheckpointManifest
 from holdfast.objects.medium import Bytes, Objects
@@ -16,6 +16,7 @@ from holdfast.objects.medium import Bytes, Objects
 log = logging.getLogger("holdfast.checkpoints")
 T = TypeVar("T")
 PARALLEL_READS = 8
+MAX_POINTER_BYTES = 4096
 
 
 def check_id(checkpoint_id: int) -> int:
@@ -66,7 +67,26 @@ class Catalog:
     def sidecar_key(self, checkpoint_id: int, manifest: CheckpointManifest | None) -> str:
         """Where this checkpoint's sidecar is, or would be."""
         recorded = manifest.own.sidecar if manifest else None
-        return recorded.key if recorded else self.layout.sidecar_key(checkpoint_id)
+        usual = self.layout.sidecar_key(checkpoint_id)
+        return recorded.key if recorded and self.layout.sidecar_id(recorded.key) == checkpoint_id else usual
+
+    def owned_keys(self, manifest: CheckpointManifest) -> dict[str, int | None]:
+        """Sidecar and batch objects of a checkpoint with their recorded sizes, None where none was recorded.
+
+        Only keys that can be its own: a manifest may claim anything, and what it owns is removed with it.
+        """
+        own = manifest.own
+        owned: dict[str, int | None] = {batch.key: batch.bytes for batch in own.batches if is_batch_key(batch.key)}
+        if own.sidecar and self.layout.sidecar_id(own.sidecar.key) == manifest.checkpoint_id:
+            owned[own.sidecar.key] = own.sidecar.bytes
+        elif self.has_sidecar(manifest):
+            owned[self.layout.sidecar_key(manifest.checkpoint_id)] = None  # a foreign writer's, or written on its own
+        return owned
+
+    def has_sidecar(self, manifest: CheckpointManifest) -> bool:
+        """Whether its sidecar key, if anything is there, holds this checkpoint's state and not a loser's."""
+        external = any(op.external for op in manifest.operator_states.values())
+        return not manifest.is_ours or manifest.own.sidecar is not None or external
 
     def sidecar(self, checkpoint_id: int, manifest: CheckpointManifest | None) -> Iterator[Bytes]:
         return self.objects.stream(self.sidecar_key(checkpoint_id, manifest))
@@ -74,7 +94,7 @@ class Catalog:
     def pointer(self) -> int | None:
         """The id `latest` names; None if it is missing or unreadable. A hint only."""
         try:
-            return self.layout.pointer_id(self.objects.read(self.layout.pointer_key, limit=4096))
+            return self.layout.pointer_id(self.objects.read(self.layout.pointer_key, limit=MAX_POINTER_BYTES))
         except (NotFound, Corrupt):
             return None
 

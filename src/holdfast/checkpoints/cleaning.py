@@ -7,7 +7,7 @@ crash half-way leaves orphans, never a checkpoint with a hole.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
@@ -66,7 +66,7 @@ class Cleaner:
         """Note a checkpoint that this handle has just written."""
         if self._ids is not None:
             self._ids.add(manifest.checkpoint_id)
-        self._held[manifest.checkpoint_id] = _held(manifest, is_complete=manifest.is_settled)
+        self._held[manifest.checkpoint_id] = self._held_of(manifest)
 
     def knows(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint is there, without asking the medium again if it was seen."""
@@ -79,13 +79,13 @@ class Cleaner:
         if self._ids is None:
             self._ids = set(self._catalog.ids())
         if len(self._ids) > keep:
-            self._remove([self._removal(number) for number in removable(list(self._ids), self._look, keep)])
+            self._remove(self._removals(removable(list(self._ids), self._look, keep)))
 
     def plan_prune(self, keep: int) -> CleaningPlan:
         self._refresh()
         ids = sorted(self._ids or ())
         doomed = removable(ids, self._look, keep)
-        removals = list(in_parallel(self._removal, doomed))
+        removals = self._removals(doomed)
         orphans = self._orphans(self.grace)
         claimed = {key for removal in removals for key in removal.objects}
         return CleaningPlan(removals, [o for o in orphans if o.key not in claimed], len(ids) - len(doomed))
@@ -104,8 +104,8 @@ class Cleaner:
             with step("orphans.delete", objects=len(keys)):
                 self._catalog.objects.delete(keys[start : start + DELETE_AT_ONCE])
         gone = set(keys)
-        for number in [n for n, sidecar in self._sidecars.written.items() if sidecar.key in gone]:
-            self._sidecars.forget(number)
+        for number in [n for n, sidecar in self._sidecars.unsaved.items() if sidecar.key in gone]:
+            self._sidecars.settle(number)
         return len(plan.checkpoints)
 
     def _remove(self, removals: list[Removal]) -> None:
@@ -124,10 +124,17 @@ class Cleaner:
         self._ids = set(self._catalog.ids())
         self._held = {}
 
-    def _removal(self, checkpoint_id: int) -> Removal:
-        held = self._look(checkpoint_id)
-        key = self._catalog.layout.manifest_key(checkpoint_id)
-        return Removal(checkpoint_id, key, held.objects, held.bytes)
+    def _removals(self, doomed: list[int]) -> list[Removal]:
+        """What goes with each checkpoint, except for what one that stays owns as well."""
+        if not doomed:
+            return []
+        staying = (self._ids or set()).difference(doomed)
+        needed = {key for number in staying for key in self._look(number).objects}
+        key_of = self._catalog.layout.manifest_key
+        return [
+            Removal(number, key_of(number), tuple(key for key in held.objects if key not in needed), held.bytes)
+            for number, held in zip(doomed, in_parallel(self._look, doomed), strict=True)
+        ]
 
     def _look(self, checkpoint_id: int) -> Held:
         if checkpoint_id not in self._held:
@@ -142,17 +149,16 @@ class Cleaner:
             return Held(False, is_readable=False, objects=(usual,))
         if manifest is None:
             return Held(False, objects=(usual,))
-        held = _held(manifest, is_complete=manifest.is_settled)
-        if not manifest.is_ours:
-            held = msgspec.structs.replace(held, objects=(*held.objects, usual))
-        sizes = {batch.key: batch.bytes for batch in manifest.own.batches}
-        if manifest.own.sidecar:
-            sizes[manifest.own.sidecar.key] = manifest.own.sidecar.bytes
-        for key, size in sizes.items():
-            info = self._catalog.objects.info(key)
-            if info is None or info.size != size:
+        held = self._held_of(manifest)
+        for key, size in self._catalog.owned_keys(manifest).items():
+            info = self._catalog.objects.info(key) if size is not None else None
+            if size is not None and (info is None or info.size != size):
                 return msgspec.structs.replace(held, is_complete=False)
         return held
+
+    def _held_of(self, manifest: CheckpointManifest) -> Held:
+        owned = tuple(self._catalog.owned_keys(manifest))
+        return Held(manifest.is_settled, True, manifest.parent_id, owned, manifest.size_bytes)
 
     def _orphans(self, age: float) -> list[Orphan]:
         layout = self._catalog.layout
@@ -160,16 +166,18 @@ class Cleaner:
         listing = [info for folder in reversed(layout.folders) for info in self._catalog.objects.list(folder)]
         ids = {number for info in listing if (number := layout.manifest_id(info.key)) is not None}
         manifests = self._manifests(sorted(ids))
-        prefixes = {match["prefix"] for key in _batch_keys(manifests) if (match := BATCH.fullmatch(key))} - {""}
+        owned = {key for manifest in manifests.values() if manifest for key in self._catalog.owned_keys(manifest)}
+        prefixes = {match["prefix"] for key in owned if (match := BATCH.fullmatch(key))} - {""}
         for prefix in sorted(prefixes):
             listing += self._catalog.objects.list(f"{prefix}checkpoints/")
         return find_orphans(
             listing,
             self._catalog.objects.leftovers(),
             manifests,
+            owned,
             layout,
             written_before=self._clock() - age,
-            abandoned={sidecar.key for sidecar in self._sidecars.written.values()},
+            abandoned={sidecar.key for sidecar in self._sidecars.unsaved.values()},
         )
 
     def _manifests(self, ids: list[int]) -> dict[int, CheckpointManifest | None]:
@@ -183,17 +191,3 @@ class Cleaner:
                 return None
 
         return dict(zip(ids, in_parallel(attempt, ids), strict=True))
-
-
-def _batch_keys(manifests: dict[int, CheckpointManifest | None]) -> Iterator[str]:
-    for manifest in manifests.values():
-        if manifest:
-            yield from (batch.key for batch in manifest.own.batches)
-
-
-def _held(manifest: CheckpointManifest, *, is_complete: bool) -> Held:
-    own = manifest.own
-    objects = [batch.key for batch in own.batches]
-    if own.sidecar:
-        objects.append(own.sidecar.key)
-    return Held(is_complete, True, manifest.parent_id, tuple(objects), manifest.size_bytes)

@@ -26,10 +26,12 @@ _SIGNS_OF_OURS = (b'"holdfast": {', b'"write_id": "', b'"checksum": "sha256:')
 def encode(manifest: CheckpointManifest) -> bytes:
     """The document of a manifest that has its `holdfast` section, checksum filled in."""
     own = msgspec.structs.replace(manifest.own, checksum=_MARK + _BLANK)
-    plain = _plain(msgspec.structs.replace(manifest, holdfast=own))
+    manifest = msgspec.structs.replace(manifest, holdfast=own)
     try:
-        msgspec.convert(plain, CheckpointManifest)  # what cannot be read back must never be written
-        body = msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n"
+        compact = msgspec.json.encode(manifest)
+        if UNKNOWN_KEY.encode() in compact:
+            compact = msgspec.json.encode(_plain(manifest))
+        msgspec.json.decode(compact, type=CheckpointManifest)  # what cannot be read back must never be written
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise Invalid(
             f"The manifest of checkpoint {manifest.checkpoint_id} cannot be written: {error}.",
@@ -37,6 +39,7 @@ def encode(manifest: CheckpointManifest) -> bytes:
             about=f"checkpoint {manifest.checkpoint_id}",
             unchanged="the store",
         ) from error
+    body = msgspec.json.format(compact, indent=2) + b"\n"
     if len(body) > MAX_MANIFEST_BYTES:
         raise Invalid(
             f"The manifest of checkpoint {manifest.checkpoint_id} would be {len(body)} bytes; "

@@ -126,6 +126,11 @@ def _state_of(catalog: Catalog, manifest: CheckpointManifest, name: str) -> byte
     if not operator.external:
         return operator.try_decode_inline() or b""
     key = catalog.sidecar_key(manifest.checkpoint_id, manifest)
+    info = catalog.objects.info(key)
+    if info is None:
+        raise _damaged(manifest.checkpoint_id, name, f"{catalog.shown(key)} is not there")
+    if operator.external_offset + operator.external_length > info.size:
+        raise _damaged(manifest.checkpoint_id, name, f"{catalog.shown(key)} ends before it does")
     pieces: Sequence[bytes] = [
         bytes(piece)
         for piece in catalog.objects.stream(key, start=operator.external_offset, length=operator.external_length)

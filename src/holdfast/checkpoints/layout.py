@@ -7,8 +7,14 @@ import re
 from typing import Protocol
 
 from holdfast.manifest import MAX_U64
+from holdfast.objects.keys import is_safe
 
 BATCH = re.compile(r"(?P<prefix>(?:.+/)?)checkpoints/batch-(?P<epoch>\d{6,20})(?:-part-\d{4,})?\.lz4")
+
+
+def is_batch_key(key: str) -> bool:
+    """Whether a key can be a batch object's."""
+    return BATCH.fullmatch(key) is not None and is_safe(key)
 
 
 class Layout(Protocol):

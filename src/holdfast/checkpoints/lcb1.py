@@ -44,8 +44,8 @@ class Packer:
     Guarantees: the data are copied once, when they are added; when `add` raises, nothing has changed.
     Does not guarantee: anything when used from several threads at once.
 
-    Memory is mapped, not taken from the heap. Most of the time of filling fresh heap memory goes into page faults,
-    half of what LZ4 itself takes; a mapping can have huge pages, grows without a copy, and is used again.
+    Memory is mapped, not taken from the heap: filling fresh heap memory takes half as long as LZ4 itself, nearly all
+    of it in page faults. A mapping can have huge pages, grows without a copy up to 128 MiB, and is used again.
     """
 
     __slots__ = ("_keys", "_memory", "size")
@@ -114,12 +114,12 @@ class Packer:
         old = self._memory
         if old is not None and size <= len(old):
             return old
-        capacity = max(size, _FIRST_MEMORY if old is None else 2 * len(old))
-        try:
-            self._memory = _mapped(capacity) if old is None else _grown(old, capacity)
-        except OSError as problem:
-            raise MemoryError(f"no memory for a batch of {size} bytes: {problem}") from None
-        return self._memory
+        memory = _mapped(max(size, _FIRST_MEMORY if old is None else 2 * len(old)))
+        if old is not None:  # not resized: the kernel does not grow a mapping that has two kinds of pages
+            with memoryview(old) as whole, whole[: self.size] as frames:
+                memory.write(frames)
+        self._memory = memory
+        return memory
 
 
 def encode(entries: Iterable[tuple[str, Bytes]]) -> list[Bytes]:
@@ -241,22 +241,15 @@ class Batch:
 
 
 def _mapped(capacity: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as problem:
+        raise MemoryError(f"no memory for a batch of {capacity} bytes: {problem}") from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE, 0, _SMALL_PAGES)
             memory.madvise(mmap.MADV_HUGEPAGE, _SMALL_PAGES, capacity - _SMALL_PAGES)
     return memory
-
-
-def _grown(memory: mmap.mmap, capacity: int) -> mmap.mmap:
-    try:
-        memory.resize(capacity)
-        return memory
-    except SystemError:  # a system that cannot grow a mapping
-        larger = _mapped(capacity)
-        with memoryview(memory) as content:
-            larger.write(content)
-        return larger
 
 
 def _crc32c(body: memoryview) -> int:

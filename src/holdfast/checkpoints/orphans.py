@@ -27,6 +27,7 @@ def find_orphans(
     listing: Iterable[ObjectInfo],
     leftovers: Iterable[ObjectInfo],
     manifests: Mapping[int, CheckpointManifest | None],
+    owned: Collection[str],
     layout: Layout,
     *,
     written_before: float,
@@ -35,10 +36,10 @@ def find_orphans(
     """Sidecars, batch objects and temporary files that belong to no checkpoint.
 
     `manifests` has every id that exists; None where the manifest is damaged or was not read, and then nothing
-    of that id is an orphan. `abandoned` are keys that their own writer has given up, whatever their age.
+    of that id is an orphan. `owned` are the keys that some checkpoint owns, `abandoned` those
+    that their own writer has given up, whatever their age.
     """
     settled = {info.key: info for info in listing if info.modified <= written_before or info.key in abandoned}
-    owned = {key for manifest in manifests.values() if manifest for key in _owned_keys(manifest, layout)}
     epochs = {manifest.epoch for manifest in manifests.values() if manifest}
     found = []
     for key, info in settled.items():
@@ -60,13 +61,3 @@ def find_orphans(
         if info.modified <= written_before
     ]
     return found
-
-
-def _owned_keys(manifest: CheckpointManifest, layout: Layout) -> Iterable[str]:
-    own = manifest.own
-    if own.sidecar:
-        yield own.sidecar.key
-    elif not manifest.is_ours or any(op.external for op in manifest.operator_states.values()):
-        yield layout.sidecar_key(manifest.checkpoint_id)  # a foreign writer's, or one saved on its own
-    for batch in own.batches:
-        yield batch.key

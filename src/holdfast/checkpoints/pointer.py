@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.checkpoints.catalog import Catalog
+from holdfast.checkpoints.catalog import MAX_POINTER_BYTES, Catalog
 from holdfast.errors import HoldfastError
 from holdfast.steps import step
 
@@ -29,7 +29,9 @@ def repair(catalog: Catalog, checkpoint_id: int) -> bool:
     """Make `latest` name exactly this checkpoint, backwards if need be; True if it did not before."""
     body = catalog.layout.pointer_body(checkpoint_id)
     with step("pointer.repair", checkpoint_id=checkpoint_id):
-        return catalog.objects.update(catalog.layout.pointer_key, lambda found: None if found == body else body)
+        return catalog.objects.update(
+            catalog.layout.pointer_key, lambda found: None if found == body else body, limit=MAX_POINTER_BYTES
+        )
 
 
 def _move(catalog: Catalog, checkpoint_id: int, *, dangling: int | None = None) -> int | None:
@@ -46,5 +48,5 @@ def _move(catalog: Catalog, checkpoint_id: int, *, dangling: int | None = None) 
         ahead = named if named > checkpoint_id else None
         return None
 
-    catalog.objects.update(layout.pointer_key, change)
+    catalog.objects.update(layout.pointer_key, change, limit=MAX_POINTER_BYTES)
     return ahead

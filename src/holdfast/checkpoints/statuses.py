@@ -51,15 +51,11 @@ def _rank(status: SinkStatus | None) -> int:
 
 def _with_stamps_of(stored: CheckpointManifest, wanted: CheckpointManifest) -> CheckpointManifest:
     """`wanted` with what the store filled in on saving, where the caller has left it open."""
-    own = wanted.own
-    if not own.checksum:
-        stamped = stored.own
+    stamped = stored.own
+    own = msgspec.structs.replace(wanted.own, checksum=stamped.checksum)  # it covers the statuses and moves with them
+    if not own.write_id:
         own = msgspec.structs.replace(
-            own,
-            write_id=stamped.write_id,
-            generation=stamped.generation,
-            sidecar=stamped.sidecar,
-            checksum=stamped.checksum,
+            own, write_id=stamped.write_id, generation=stamped.generation, sidecar=stamped.sidecar
         )
     return msgspec.structs.replace(
         wanted,

@@ -103,9 +103,9 @@ class CheckpointStore:
         check_savable(manifest)
         self._check_parent(manifest)
         self.check_lease()
-        sidecar = self._sidecars.written.get(manifest.checkpoint_id)
+        sidecar = self._sidecars.written_ahead(manifest.checkpoint_id)
         checksum = manifest.state_checksum
-        if checksum is None:
+        if checksum is None or manifest.is_ours:  # one that came from a store carries that checkpoint's checksum
             pieces = self.objects.stream(sidecar.key) if sidecar else None
             checksum = statesum.state_checksum(manifest.operator_states, pieces)
         self._save(manifest, sidecar, checksum)
@@ -129,8 +129,6 @@ class CheckpointStore:
         except Fenced:
             self._sidecars.withdraw(sidecar)
             raise
-        finally:
-            self._sidecars.forget(manifest.checkpoint_id)
         if time.monotonic() - began > self._cleaner.grace / 2:
             self._check_still_there(manifest.checkpoint_id, sidecar)
         return None
@@ -176,7 +174,7 @@ class CheckpointStore:
             return document.encode(updated[0])
 
         with step("manifest.update", checkpoint_id=checkpoint_id):
-            if not self.objects.update(key, change):
+            if not self.objects.update(key, change, limit=document.MAX_MANIFEST_BYTES):
                 raise NotFound(
                     f"Checkpoint {checkpoint_id} was never saved, so it cannot be updated.",
                     code="checkpoint.not-found",
@@ -250,6 +248,8 @@ class CheckpointStore:
             manifest = self._catalog.load(check_id(checkpoint_id))
         except Corrupt:
             manifest = None
+        if manifest is not None and not self._catalog.has_sidecar(manifest):
+            return None
         try:
             return b"".join(self._catalog.sidecar(checkpoint_id, manifest))
         except NotFound:
@@ -319,7 +319,7 @@ class CheckpointStore:
             state_checksum=checksum,
         )
         create_manifest(self._catalog, manifest.checkpoint_id, body)
-        self._sidecars.forget(manifest.checkpoint_id)
+        self._sidecars.settle(manifest.checkpoint_id)
         pointer.advance(self._catalog, manifest.checkpoint_id)
         self._retain(filled)
 

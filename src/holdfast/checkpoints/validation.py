@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.checkpoints import statesum
 from holdfast.checkpoints.catalog import Catalog
+from holdfast.checkpoints.layout import is_batch_key
 from holdfast.errors import Corrupt, NotFound
 from holdfast.manifest import BatchObject, CheckpointManifest, Issue
 
@@ -79,6 +80,9 @@ class Validator:
 
     def _state_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
         key = self._catalog.sidecar_key(manifest.checkpoint_id, manifest)
+        if manifest.own.sidecar and manifest.own.sidecar.key != key:
+            yield Issue(f"{manifest.own.sidecar.key!r} cannot be the sidecar of this checkpoint", True)
+            return
         slices = {name: op for name, op in manifest.operator_states.items() if op.external}
         recorded = manifest.own.sidecar
         if manifest.is_ours and not recorded and not slices and not manifest.state_checksum:
@@ -102,7 +106,7 @@ class Validator:
                 yield Issue(f"{key} has no checksum: damage in it would not be noticed")
         elif self._deep:
             yield from self._checksum_issues(
-                manifest, has_sidecar=info is not None and bool(recorded or slices or not manifest.is_ours)
+                manifest, has_sidecar=info is not None and self._catalog.has_sidecar(manifest)
             )
 
     def _checksum_issues(self, manifest: CheckpointManifest, *, has_sidecar: bool) -> Iterator[Issue]:
@@ -140,9 +144,11 @@ class Validator:
         for batch in manifest.own.batches:
             problem = self._batch_problem(batch)
             if problem:
-                yield Issue(f"batch object {batch.key} {problem}", True)
+                yield Issue(f"batch object {batch.key!r} {problem}", True)
 
     def _batch_problem(self, batch: BatchObject) -> str | None:
+        if not is_batch_key(batch.key):
+            return "cannot be one: its name is not a batch object's"
         info = self._catalog.objects.info(batch.key)
         if info is None:
             return "is not there"

@@ -16,6 +16,9 @@ from holdfast.objects.local import LocalObjects
 from holdfast.objects.medium import Objects
 
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+CLIENT_SETTINGS = ("connect_timeout", "read_timeout", "timeout", "proxy_url", "user_agent")
+ENDPOINT_SETTINGS = ("endpoint", "endpoint_url")
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _shared_memory: dict[str, MemoryStore] = {}
 
 RETRIES: Any = {
@@ -62,10 +65,7 @@ def _open_cloud(url: str, scheme: str, options: Mapping[str, str] | None) -> Clo
     bare = urllib.parse.urlsplit(url)
     if not bare.netloc:
         raise Invalid(f"{shown} names no bucket.", code="address.bucket", about=shown)
-    client: Any = {"connect_timeout": "5 seconds", "read_timeout": "60 seconds", "timeout": "30 minutes"}
-    if _plain_http(options):
-        client["allow_http"] = True
-    config: Any = dict(options or {}) or None
+    config, client = _split_options(options or {})
     try:
         store = from_url(url, config=config, client_options=client, retry_config=RETRIES)
     except Exception as error:
@@ -75,12 +75,22 @@ def _open_cloud(url: str, scheme: str, options: Mapping[str, str] | None) -> Clo
     return CloudObjects(store, shown)
 
 
-def _plain_http(options: Mapping[str, str] | None) -> bool:
-    """An endpoint that says http:// means it; asking for a second switch would only be a stumbling block."""
-    given = {key.lower().removeprefix("aws_"): value for key, value in (options or {}).items()}
-    named = given.get("endpoint") or given.get("endpoint_url")
-    found = named or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return (found or os.environ.get("AWS_ENDPOINT") or "").startswith("http://")
+def _split_options(options: Mapping[str, str]) -> tuple[Any, Any]:
+    """Settings of the service and settings of its HTTP client, which obstore wants apart."""
+    config = {key.lower(): value for key, value in options.items()}
+    client: dict[str, Any] = {"connect_timeout": "5 seconds", "read_timeout": "60 seconds", "timeout": "30 minutes"}
+    for key in list(config):
+        bare = key.removeprefix("aws_")
+        if bare == "allow_http":
+            client[bare] = config.pop(key).lower() == "true"
+        elif bare in CLIENT_SETTINGS:
+            client[bare] = config.pop(key)
+    # An endpoint that says http:// means it; asking for a second switch would only be a stumbling block.
+    named = next((value for key, value in config.items() if key.removeprefix("aws_") in ENDPOINT_SETTINGS), None)
+    endpoint = named or next((os.environ[name] for name in ENDPOINT_VARIABLES if os.environ.get(name)), "")
+    if endpoint.startswith("http://"):
+        client["allow_http"] = True
+    return config or None, client
 
 
 def _local_path(url: str) -> str:

@@ -15,8 +15,8 @@ import obstore
 from obstore import exceptions as cloud_errors
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
-from holdfast.objects.keys import check_key
-from holdfast.objects.medium import Bytes, Change, Chunks, Listing, ObjectInfo
+from holdfast.objects.keys import check_key, check_prefix
+from holdfast.objects.medium import UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 from holdfast.steps import step
 
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
@@ -62,13 +62,13 @@ class CloudObjects:
                 return
         self._remember(key, tag, body)
 
-    def update(self, key: str, change: Change) -> bool:
+    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
         check_key(key)
         tag, current = self._written.get(key, (None, None))
         for _ in range(100):
             body = change(current)
             if body is None and tag is None and current is None:
-                tag, current = self._read_tagged(key)
+                tag, current = self._read_tagged(key, limit)
                 body = change(current)
             if body is None:
                 return False
@@ -76,7 +76,7 @@ class CloudObjects:
                 with step("object.update", key=key):
                     new_tag = self._put(key, body, "create" if tag is None else {"e_tag": tag})
             except (*_TAKEN, *_ABSENT, cloud_errors.PreconditionError):
-                tag, current = self._read_tagged(key)
+                tag, current = self._read_tagged(key, limit)
                 if current == body:  # our own write, whose reply was lost and which was then sent again
                     return True
                 continue
@@ -109,8 +109,13 @@ class CloudObjects:
         check_key(key)
         if length == 0:
             return
-        wanted: Any = (start, start + length) if length is not None else {"offset": start}
-        options: Any = {"range": wanted} if start or length is not None else {}
+        options: Any = {}
+        if start or length is not None:
+            info = self.info(key)  # a range that lies outside is an error to the service, and not to us
+            end = info.size if info else 0
+            if info and start >= end:
+                return
+            options = {"range": (start, end if length is None else min(end, start + length))} if info else {}
         with self._explained(key):
             for piece in obstore.get(self._store, key, options=options).stream(min_chunk_size=PIECE):
                 yield memoryview(piece)
@@ -124,6 +129,7 @@ class CloudObjects:
             return None
 
     def list(self, prefix: str) -> Listing:
+        check_prefix(prefix)
         with self._explained(prefix):
             pages = obstore.list(self._store, prefix or None, chunk_size=1000)
             return sorted((_as_info(meta) for page in pages for meta in page), key=lambda info: info.key)
@@ -146,11 +152,14 @@ class CloudObjects:
         result = obstore.put(self._store, key, body, mode=mode)
         return result["e_tag"]
 
-    def _read_tagged(self, key: str) -> tuple[str | None, bytes | None]:
+    def _read_tagged(self, key: str, limit: int) -> tuple[str | None, bytes | None]:
         try:
             with self._explained(key):
                 found = obstore.get(self._store, key)
-                return found.meta["e_tag"], bytes(found.bytes())
+                tag = found.meta["e_tag"]
+                if found.meta["size"] <= limit:
+                    return tag, bytes(found.bytes())
+                return tag, bytes(next(iter(found.stream(min_chunk_size=1)), b""))[:limit]
         except NotFound:
             return None, None
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.errors import Invalid
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200  # file systems stop at 255; our temporary names need the rest
 
 
-def check_key(key: str) -> str:
-    """Return `key` if it is safe on every medium, else raise `Invalid`."""
+FOREIGN_TEMPORARY = ("manifest.json.tmp", "state.bin.tmp", "latest.txt.tmp")  # LaminarDB's
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name can only be what an interrupted write left behind."""
+    return (name.startswith(".") and name.endswith(".tmp")) or name in FOREIGN_TEMPORARY
+
+
+def check_key(key: str, *, temporary: bool = False) -> str:
+    """Return `key` if it is safe on every medium, else raise `Invalid`. Temporary names only where they are meant."""
     problem = _problem(key)
+    if not problem and not temporary and is_temporary(key.rpartition("/")[2]):
+        problem = "such names are for unfinished writes"
     if problem:
         shown = key if len(key) <= 80 else key[:77] + "..."
         raise Invalid(
@@ -20,6 +33,11 @@ def check_key(key: str) -> str:
             unchanged="the store",
         )
     return key
+
+
+def is_safe(key: str) -> bool:
+    """Whether `check_key` would let it pass."""
+    return _problem(key) is None
 
 
 def check_prefix(prefix: str) -> str:
@@ -39,7 +57,7 @@ def _problem(key: str) -> str | None:
         return "it is not valid Unicode"
     if len(encoded) > MAX_KEY_BYTES:
         return f"it is longer than {MAX_KEY_BYTES} bytes"
-    if any(ord(c) < 32 or ord(c) == 127 for c in key):
+    if _CONTROL.search(key):
         return "it holds control characters"
     if "\\" in key or "//" in key or key.startswith("/") or key.endswith("/"):
         return "it holds a backslash or an empty part"

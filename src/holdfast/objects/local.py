@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import posixpath
+import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
 from holdfast.objects.disk import Disk, Entry, PosixDisk
-from holdfast.objects.keys import check_key
-from holdfast.objects.medium import Bytes, Change, Chunks, Listing, ObjectInfo
+from holdfast.objects.keys import check_key, check_prefix, is_temporary
+from holdfast.objects.medium import UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 PIECE = 1 << 20
-FOREIGN_LEFTOVERS = ("manifest.json.tmp", "state.bin.tmp", "latest.txt.tmp")  # LaminarDB's temporary names
-
-
-def _random_token() -> str:
-    return uuid.uuid4().hex[:12]
 
 
 class LocalObjects:
     """The `Objects` of one directory. Nothing is made on disk before the first write."""
 
-    def __init__(self, root: str, *, disk: Disk | None = None, token: Callable[[], str] = _random_token) -> None:
+    def __init__(self, root: str, *, disk: Disk | None = None, writer: str | None = None) -> None:
+        """`writer` marks this instance's temporary names; it must be unlike every other instance's."""
         self.root = os.path.abspath(root)
         self._disk = disk or PosixDisk()
-        self._token = token
+        self._writer = writer or uuid.uuid4().hex[:16]
+        self._writes = itertools.count()
         self._anchored: set[str] = set()
 
     @property
@@ -46,18 +45,22 @@ class LocalObjects:
             try:
                 self._disk.link(temporary, path)
             except FileExistsError:
+                # Whoever wrote it may have died before its own sync, and our caller may go on to rely on it.
+                self._make_durable(os.path.dirname(path))
                 raise Conflict(f"{key} exists already.", code="object.exists", about=path) from None
             finally:
                 self._discard(temporary)
             self._make_durable(os.path.dirname(path))
 
-    def update(self, key: str, change: Change) -> bool:
+    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
         path = self._path(key)
         folder = os.path.dirname(path)
         with self._explained(key, writing=True):
+            if self._read_up_to(path, 0) is None and change(None) is None:
+                return False  # nothing there and nothing wanted: not even a folder is made
             self._make_directories(folder)
             with self._disk.locked(folder):
-                body = change(self._read_whole(path))
+                body = change(self._read_up_to(path, limit))
                 if body is None:
                     return False
                 temporary = self._write_beside(path, [body])
@@ -71,17 +74,20 @@ class LocalObjects:
 
     def read(self, key: str, *, limit: int) -> bytes:
         path = self._path(key)
-        with self._explained(key), self._disk.open_file(path) as file:
-            body = bytearray()
-            while piece := file.read(PIECE):
-                body += piece
-                if len(body) > limit:
-                    raise Corrupt(f"{key} is larger than {limit} bytes.", code="object.too-large", about=path)
-            return bytes(body)
+        with self._explained(key):
+            size = self._disk.entry(path).size
+            body = self._read_up_to(path, limit) if size <= limit else b""
+            if body is None:
+                raise FileNotFoundError(errno.ENOENT, "removed while it was being read", path)
+        if size > limit:
+            raise Corrupt(f"{key} is {size} bytes, more than {limit}.", code="object.too-large", about=path)
+        return body
 
     def stream(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[Bytes]:
+        if length == 0:
+            return
         with self._explained(key), self._disk.open_file(self._path(key)) as file:
-            file.seek(start)
+            file.seek(min(start, sys.maxsize))
             remaining = length
             while remaining is None or remaining > 0:
                 piece = file.read(PIECE if remaining is None else min(PIECE, remaining))
@@ -101,9 +107,9 @@ class LocalObjects:
 
     def list(self, prefix: str) -> Listing:
         with self._explained(prefix or self.root):
-            found = self._walk(prefix.rstrip("/"))
+            found = self._walk(check_prefix(prefix).rstrip("/"))
             return sorted(
-                (ObjectInfo(key, entry.size, entry.modified) for key, entry in found if not _is_leftover(entry)),
+                (ObjectInfo(key, entry.size, entry.modified) for key, entry in found if not is_temporary(entry.name)),
                 key=lambda info: info.key,
             )
 
@@ -126,7 +132,7 @@ class LocalObjects:
                 (
                     ObjectInfo(key + "/" if entry.is_directory else key, entry.size, entry.modified)
                     for key, entry in found
-                    if entry.is_directory or _is_leftover(entry)
+                    if entry.is_directory or is_temporary(entry.name)
                 ),
                 key=lambda info: info.key,
             )
@@ -137,7 +143,7 @@ class LocalObjects:
     def _write_beside(self, path: str, chunks: Chunks) -> str:
         """A synced file under a name nobody else uses, in the folder where it will be needed."""
         folder, name = os.path.split(path)
-        temporary = os.path.join(folder, f".{name}.{self._token()}.tmp")
+        temporary = os.path.join(folder, f".{name}.{self._writer}-{next(self._writes)}.tmp")
         try:
             self._write_making_folder(temporary, chunks)
         except OSError:
@@ -199,7 +205,7 @@ class LocalObjects:
     def _remove_all(self, keys: Sequence[str]) -> set[str]:
         folders = set()
         for key in keys:
-            path = self._path(key.rstrip("/"))
+            path = os.path.join(self.root, check_key(key.rstrip("/"), temporary=True))
             if key.endswith("/"):
                 self._remove_if_empty(path)
                 continue
@@ -213,18 +219,19 @@ class LocalObjects:
             with contextlib.suppress(OSError):
                 self._disk.remove_directory(folder)
 
-    def _read_whole(self, path: str) -> bytes | None:
+    def _read_up_to(self, path: str, most: int) -> bytes | None:
+        """The first bytes of a file, None if there is none."""
         try:
             with self._disk.open_file(path) as file:
                 body = bytearray()
-                while piece := file.read(PIECE):
+                while piece := file.read(min(PIECE, most - len(body))):
                     body += piece
                 return bytes(body)
         except FileNotFoundError:
             return None
 
     def _walk(self, prefix: str, *, empty_folders: bool = False) -> Iterator[tuple[str, Entry]]:
-        folder = os.path.join(self.root, check_key(prefix)) if prefix else self.root
+        folder = os.path.join(self.root, prefix)
         try:
             entries = self._disk.scan(folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -263,11 +270,6 @@ class LocalObjects:
             unchanged="everything that was acknowledged before" if writing else "the store",
             next_step=advice,
         )
-
-
-def _is_leftover(entry: Entry) -> bool:
-    name = entry.name
-    return (name.startswith(".") and name.endswith(".tmp")) or name in FOREIGN_LEFTOVERS
 
 
 _ADVICE = {

@@ -16,6 +16,9 @@ Change = Callable[[bytes | None], bytes | None]
 """Given the current body (None: absent), the body to put in its place, or None to leave it as it is."""
 
 
+UPDATE_LIMIT = 64 << 20
+
+
 class ObjectInfo(msgspec.Struct, frozen=True):
     """One stored object, as a listing shows it."""
 
@@ -44,22 +47,27 @@ class Objects(Protocol):
 
         Guarantees: of any number of concurrent callers at most one succeeds, the others get `Conflict`;
         no reader ever sees part of the body; durable on return.
+        What a `Conflict` found there is durable too.
         Does not guarantee: that a `Conflict` means somebody else won. After a lost reply it may be our
         own write: compare the bodies.
         """
 
-    def update(self, key: str, change: Change) -> bool:
+    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
         """Replace one small object by a function of its current body; True if it was replaced.
 
-        Guarantees: atomic against every other `update` of the same key, in any process; `change` may be
-        called several times and must be pure; durable on return.
+        Of a body larger than `limit` the function sees only that much. It may be called several times and
+        must be pure.
+        Guarantees: atomic against every other `update` of the same key, in any process; durable on return.
         """
 
     def read(self, key: str, *, limit: int) -> bytes:
         """The whole body. One larger than `limit` is `Corrupt` and is not read into memory."""
 
     def stream(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[Bytes]:
-        """The body in pieces of bounded size, read as they are asked for."""
+        """The body, or a part of it, in pieces of bounded size, read as they are asked for.
+
+        What lies beyond the end is left out, without an error.
+        """
 
     def info(self, key: str) -> ObjectInfo | None:
         """Size and age of one object, or None."""

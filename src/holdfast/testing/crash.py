@@ -198,7 +198,7 @@ def _report(order: _Order, status: int) -> KilledRun:
     if status == -signal.SIGALRM:
         what = f"did not end within {order.timeout:g} seconds"
     else:
-        what = "raised" if status > 0 else f"was ended by {signal.Signals(-status).name}, not by us"
+        what = f"failed ({status})" if status > 0 else f"was ended by {signal.Signals(-status).name}, not by us"
     at = events[-1] if events else "no event"
     raise ChildFailed(f"{order.work} {what}, after {at} ({len(events)}):\n{_tail(order.folder, 'output')}")
 
@@ -237,14 +237,16 @@ def serve() -> None:
         raise SystemExit("Importing it started threads, which no fork can carry over. Next: use record and kill_at.")
     os.write(replies, b"ready\n")
     while line := requests.readline():
-        status = _run_forked(msgspec.json.decode(line, type=_Order), work, requests.fileno())
+        status = _run_forked(msgspec.json.decode(line, type=_Order), work, requests.fileno(), replies)
         os.write(replies, b"%d\n" % status)
 
 
-def _run_forked(order: _Order, work: Callable[..., object], parent: int) -> int:
+def _run_forked(order: _Order, work: Callable[..., object], parent: int, replies: int) -> int:
     alive, lifeline = os.pipe()  # only the fork keeps `lifeline` open, so `alive` ends when it does
     child = os.fork()
     if child == 0:
+        for ours in (alive, parent, replies):
+            os.close(ours)
         _in_fork(order, work)
     os.close(lifeline)
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -267,6 +269,8 @@ def _in_fork(order: _Order, work: Callable[..., object]) -> None:
         os.dup2(output, 2)
         _perform(order, work)
         status = 0
+    except SystemExit as leaving:  # the interpreter would understand it so, too
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:

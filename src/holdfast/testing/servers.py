@@ -45,7 +45,10 @@ def environment_for(endpoint: str) -> dict[str, str]:
 
 
 def options_for(endpoint: str) -> dict[str, str]:
-    """The same as obstore's `config`: `S3Store(bucket, config=options_for(endpoint))`."""
+    """The same as options of `open_store`, or as the `config` of an obstore store that is only read and written.
+
+    obstore 0.12 panics over `aws_allow_http` when such a store is pickled or asked for its `config`.
+    """
     return {name.lower(): value for name, value in environment_for(endpoint).items()}
 
 

@@ -1,0 +1,79 @@
+"""What a verb may say, whoever is listening. Two outputs keep this contract: one for people, one for programs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from holdfast.errors import HoldfastError
+from holdfast.objects.address import without_secrets
+
+ENVELOPE_VERSION = 1
+Style = Literal["good", "bad", "doubtful", "faint", "strong", ""]
+
+
+class Cell(NamedTuple):
+    """A piece of text and what it means; only the output decides how that looks. The text need not be safe."""
+
+    text: str
+    style: Style = ""
+
+
+Line = str | Cell | Sequence[str | Cell]
+"""One line, in pieces."""
+
+Row = Sequence[str | Cell]
+
+
+class Bar(Protocol):
+    """Progress of one long piece of work."""
+
+    def hidden(self) -> contextlib.AbstractContextManager[None]:
+        """Take the bar off the screen while something else is written there."""
+
+    def advance(self, amount: int) -> None:
+        """So much more has been done."""
+
+    def describe(self, text: str) -> None:
+        """What is being done now."""
+
+
+class Output(Protocol):
+    """Where a verb's results go.
+
+    Guarantees: results go to standard output, everything else to standard error; no text from a store reaches a
+    terminal unescaped. Does not guarantee: that `line` and `table` are shown at all; what matters is in `finish`.
+    """
+
+    is_terminal: bool
+    """True if a person reads standard output as it appears."""
+
+    can_ask: bool
+    """True if a person can be asked a question."""
+
+    def line(self, line: Line = "") -> None:
+        """One line of the result, for people."""
+
+    def table(self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = ()) -> None:
+        """A table of the result, for people; columns in `right` are numbers."""
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that is not the result."""
+
+    def bar(self, what: str, total: int, *, unit: Literal["bytes", "items"]) -> contextlib.AbstractContextManager[Bar]:
+        """Show progress while the block runs, where somebody is watching."""
+
+    def ask(self, question: str) -> bool:
+        """Ask a person, the answer being no unless they say yes. Only where `can_ask`."""
+
+    def finish(self, store: str, data: Mapping[str, Any]) -> None:
+        """The whole result, for programs. Called once, last."""
+
+    def fail(self, error: HoldfastError, kind: str | None = None) -> None:
+        """What went wrong; nothing follows."""
+
+
+def shown_address(address: str) -> str:
+    """A store's address as it may be printed or put into an envelope: without credentials."""
+    return without_secrets(address) if "://" in address else address

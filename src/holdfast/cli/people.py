@@ -1,0 +1,144 @@
+"""The output for people: aligned columns, colour and progress bars at a terminal, plain text elsewhere.
+
+Plain text is the same lines without colour: columns stand at least two spaces apart, and nothing is boxed,
+so that grep, awk and a mail from cron read well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any, Literal
+
+import click
+
+from holdfast.cli.output import Bar, Cell, Line, Row, Style
+from holdfast.cli.progress import Unseen, rich_bar
+from holdfast.cli.wording import printable, width
+from holdfast.errors import HoldfastError
+
+_LOOKS: dict[Style, dict[str, Any]] = {
+    "good": {"fg": "green"},
+    "bad": {"fg": "red", "bold": True},
+    "doubtful": {"fg": "yellow"},
+    "faint": {"dim": True},
+    "strong": {"bold": True},
+}
+GAP = "  "
+
+
+class PeopleOutput:
+    """Words for a person. Every piece of text is escaped here, whatever it came from."""
+
+    def __init__(self, stdin: IO[str], stdout: IO[str], stderr: IO[str], *, environment: Mapping[str, str]) -> None:
+        self._stdin = stdin
+        self._stdout = stdout
+        self._stderr = stderr
+        self._bar: Bar = Unseen()
+        simple = environment.get("TERM") == "dumb"
+        self.is_terminal = stdout.isatty()
+        self.can_ask = stdin.isatty() and stderr.isatty()
+        self._has_bars = stderr.isatty() and not simple
+        # An empty NO_COLOR counts as unset: https://no-color.org
+        self._has_colour = not environment.get("NO_COLOR") and not simple
+
+    def line(self, line: Line = "") -> None:
+        with self._bar.hidden():
+            self._stdout.write(self._painted(line, self._stdout) + "\n")
+            if self.is_terminal:
+                self._stdout.flush()
+
+    def table(self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = ()) -> None:
+        cells = [[Cell(name, "faint") for name in header], *([_cell(item) for item in row] for row in rows)]
+        widths = [max(width(printable(row[n].text)) for row in cells) for n in range(len(header))]
+        for row in cells:
+            self._table_row(row, widths, right)
+
+    def _table_row(self, row: list[Cell], widths: list[int], right: Sequence[int]) -> None:
+        *others, last = row
+        pieces: list[str | Cell] = []
+        for n, cell in enumerate(others):
+            space = " " * (widths[n] - width(printable(cell.text)))
+            pieces += [space, cell, GAP] if n in right else [cell, space, GAP]
+        if len(widths) - 1 in right:
+            pieces.append(" " * (widths[-1] - width(printable(last.text))))
+        indent = sum(widths[:-1]) + len(GAP) * len(others)
+        first, *more = self._wrapped(last.text, indent)
+        self.line([*pieces, Cell(first, last.style)] if first else _without_tail(pieces))
+        for text in more:
+            self.line([" " * indent, Cell(text, last.style)])
+
+    def _wrapped(self, text: str, indent: int) -> list[str]:
+        """The last column in as many lines as the terminal's width asks for; one line where there is no terminal."""
+        text = printable(text)
+        room = shutil.get_terminal_size().columns - indent if self.is_terminal else 0
+        if room < 20 or width(text) <= room:
+            return [text]
+        return textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+
+    def note(self, text: str) -> None:
+        self._stdout.flush()  # so that both streams in one place come in the order they were said
+        with self._bar.hidden():
+            self._stderr.write(self._painted([Cell("note: ", "doubtful"), text], self._stderr) + "\n")
+
+    @contextlib.contextmanager
+    def bar(self, what: str, total: int, *, unit: Literal["bytes", "items"]) -> Iterator[Bar]:
+        self._stdout.flush()
+        if not self._has_bars:
+            yield Unseen()
+            return
+        with rich_bar(printable(what), total, unit=unit, stderr=self._stderr, has_colour=self._has_colour) as bar:
+            self._bar = bar
+            try:
+                yield bar
+            finally:
+                self._bar = Unseen()
+
+    def ask(self, question: str) -> bool:
+        self._stdout.flush()
+        self._stderr.write(self._painted([Cell(question, "strong"), " [y/N] "], self._stderr))
+        self._stderr.flush()
+        return self._stdin.readline().strip().lower() in ("y", "yes")
+
+    def finish(self, store: str, data: Mapping[str, Any]) -> None:
+        """Nothing: it has been said."""
+
+    def fail(self, error: HoldfastError, kind: str | None = None) -> None:
+        with contextlib.suppress(OSError):
+            self._stdout.flush()
+        about = error.about if error.about and error.about not in error.message else None
+        parts = [Cell("error: ", "bad"), f"{about}: " if about else "", error.message]
+        self._stderr.write(self._painted(parts, self._stderr) + "\n")
+        for label, text in (("unchanged", error.unchanged), ("next", error.next_step)):
+            if text:
+                self._stderr.write(self._painted([Cell(f"  {label}: ", "faint"), text], self._stderr) + "\n")
+
+    def _painted(self, line: Line, stream: IO[str]) -> str:
+        pieces = [line] if isinstance(line, (str, Cell)) else line
+        with_colour = self._has_colour and stream.isatty()
+        return "".join(_paint(_cell(piece), with_colour) for piece in pieces)
+
+
+def terminal_output(environment: Mapping[str, str] | None = None) -> PeopleOutput:
+    """The output of this process."""
+    streams = click.get_text_stream("stdin"), click.get_text_stream("stdout"), click.get_text_stream("stderr")
+    return PeopleOutput(*streams, environment=os.environ if environment is None else environment)
+
+
+def _cell(piece: str | Cell) -> Cell:
+    return piece if isinstance(piece, Cell) else Cell(piece)
+
+
+def _paint(cell: Cell, with_colour: bool) -> str:
+    text = printable(cell.text)
+    return click.style(text, **_LOOKS[cell.style]) if with_colour and cell.style and text else text
+
+
+def _without_tail(pieces: list[str | Cell]) -> list[str | Cell]:
+    """A row whose last cells are empty ends with its last word, not with spaces."""
+    while pieces and not _cell(pieces[-1]).text.strip():
+        pieces = pieces[:-1]
+    return pieces
