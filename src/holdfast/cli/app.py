@@ -69,7 +69,9 @@ class Verbs(click.Group):
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and ("/" in args[0] or args[0] == "."):  # not repeated: an address may hold a password
             ctx.fail("The verb comes before the address, as in: holdfast ls /data/orders")
         return super().resolve_command(ctx, args)

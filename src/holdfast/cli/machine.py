@@ -23,6 +23,8 @@ class MachineOutput:
     Indented at a terminal, one line elsewhere. ASCII only, so that no name in a store can act on a terminal.
     """
 
+    is_terminal = False
+    has_bars = False
     can_ask = False
 
     def __init__(self, command: str, stdout: IO[str], stderr: IO[str]) -> None:
@@ -30,7 +32,6 @@ class MachineOutput:
         self._stdout = stdout
         self._stderr = stderr
         self._notes: list[str] = []
-        self.is_terminal = False
 
     def line(self, line: Line = "") -> None:
         """Nothing: `finish` has it all."""

@@ -49,6 +49,9 @@ class Output(Protocol):
     is_terminal: bool
     """True if a person reads standard output as it appears."""
 
+    has_bars: bool
+    """True if a progress bar would be seen."""
+
     can_ask: bool
     """True if a person can be asked a question."""
 

@@ -41,7 +41,7 @@ class PeopleOutput:
         simple = environment.get("TERM") == "dumb"
         self.is_terminal = stdout.isatty()
         self.can_ask = stdin.isatty() and stderr.isatty()
-        self._has_bars = stderr.isatty() and not simple
+        self.has_bars = stderr.isatty() and not simple
         # An empty NO_COLOR counts as unset: https://no-color.org
         self._has_colour = not environment.get("NO_COLOR") and not simple
 
@@ -87,7 +87,7 @@ class PeopleOutput:
     @contextlib.contextmanager
     def bar(self, what: str, total: int, *, unit: Literal["bytes", "items"]) -> Iterator[Bar]:
         self._stdout.flush()
-        if not self._has_bars:
+        if not self.has_bars:
             yield Unseen()
             return
         with rich_bar(printable(what), total, unit=unit, stderr=self._stderr, has_colour=self._has_colour) as bar:

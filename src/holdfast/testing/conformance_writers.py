@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.checkpoints.store import CheckpointStore
-from holdfast.errors import Fenced
+from holdfast.errors import Fenced, Invalid
 from holdfast.manifest import OperatorCheckpoint
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest, pending, settled
 
@@ -186,8 +186,6 @@ class WritersConformance(StoreUnderTest):
         assert self.open().next_id() == 21
 
     def test_parent_that_is_not_there_is_refused(self) -> None:
-        from holdfast.errors import Invalid
-
         with pytest.raises(Invalid):
             self.open().save(replace(manifest(2), is_incremental=True, parent_id=1))
         assert self.keys() == []

@@ -1,0 +1,138 @@
+"""What prune and gc share: show the plan, ask, apply it in pieces, say what went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.checkpoints import CleaningPlan
+from holdfast.cli import wording
+from holdfast.cli.asking import NOT_AGREED, agreed
+from holdfast.cli.output import Cell, Output, Row
+from holdfast.cli.reading import Opened
+
+AT_ONCE = 100
+SHOWN = 200
+
+
+def carry_out(
+    opened: Opened, output: Output, verb: str, make_plan: Callable[[], CleaningPlan], *, dry_run: bool, yes: bool
+) -> int:
+    """Show what would be removed, and remove it if that is agreed to.
+
+    Guarantees: only what was shown goes. If a person took time to answer, the plan is made again and only what is
+    in both goes: something may have become needed meanwhile. A crash half-way leaves orphans, never a hole.
+    """
+    plan = _sized(opened, make_plan())
+    _show(output, plan)
+    go_ahead = _is_something(plan) and agreed(opened, output, verb, _question(plan), dry_run=dry_run, yes=yes)
+    removed = _nothing(plan)
+    if go_ahead:
+        removed = plan if yes else _in_both(plan, make_plan())
+        with output.bar("removing", len(removed.checkpoints) + len(removed.orphans), unit="items") as bar:
+            for piece in _pieces(removed):
+                opened.store.apply(piece)
+                bar.advance(len(piece.checkpoints) + len(piece.orphans))
+        output.line(Cell(f"removed {_total(removed)}", "good"))
+    output.finish(
+        opened.address,
+        {
+            "dry_run": dry_run,
+            "applied": go_ahead,
+            "kept": plan.kept,
+            "plan": _as_json(plan),
+            "removed": _as_json(removed),
+        },
+    )
+    return NOT_AGREED if _is_something(plan) and not go_ahead and not dry_run else 0
+
+
+def _sized(opened: Opened, plan: CleaningPlan) -> CleaningPlan:
+    """The plan with the bytes that are really there: a damaged or foreign manifest does not tell."""
+    if not plan.checkpoints:
+        return plan
+    objects = opened.store.objects
+    sizes = {info.key: info.size for folder in opened.catalog.layout.folders for info in objects.list(folder)}
+
+    def measured(key: str) -> int:
+        if key in sizes:
+            return sizes[key]
+        info = objects.info(key)
+        return info.size if info else 0
+
+    return msgspec.structs.replace(
+        plan,
+        checkpoints=[
+            msgspec.structs.replace(
+                removal, bytes=sum(measured(key) for key in {removal.manifest_key, *removal.objects})
+            )
+            for removal in plan.checkpoints
+        ],
+    )
+
+
+def _show(output: Output, plan: CleaningPlan) -> None:
+    rows = list(_rows(plan))
+    if rows:
+        output.table(("REMOVE", "SIZE", "WHY"), rows[:SHOWN] if output.is_terminal else rows, right=(1,))
+        if output.is_terminal and len(rows) > SHOWN:
+            output.note(f"… and {wording.number(len(rows) - SHOWN)} more (--json lists them all)")
+        output.line(f"to remove: {_total(plan)}; {wording.count(plan.kept, 'checkpoint')} will be kept")
+    else:
+        output.line(f"nothing to remove; {wording.count(plan.kept, 'checkpoint')} kept")
+
+
+def _rows(plan: CleaningPlan) -> Iterator[Row]:
+    for removal in plan.checkpoints:
+        yield f"checkpoint {removal.checkpoint_id}", wording.size(removal.bytes), "older than those that are kept"
+    for orphan in plan.orphans:
+        yield orphan.key, wording.size(orphan.bytes), orphan.why
+
+
+def _total(plan: CleaningPlan) -> str:
+    what = [wording.count(len(plan.checkpoints), "checkpoint")] if plan.checkpoints else []
+    what += [wording.count(len(plan.orphans), "orphan")] if plan.orphans else []
+    return f"{' and '.join(what) or 'nothing'}, {wording.size(plan.bytes)}"
+
+
+def _question(plan: CleaningPlan) -> str:
+    return f"Remove {_total(plan)}?"
+
+
+def _is_something(plan: CleaningPlan) -> bool:
+    return bool(plan.checkpoints or plan.orphans)
+
+
+def _nothing(plan: CleaningPlan) -> CleaningPlan:
+    return CleaningPlan([], [], plan.kept)
+
+
+def _in_both(shown: CleaningPlan, now: CleaningPlan) -> CleaningPlan:
+    checkpoints = {removal.checkpoint_id: removal for removal in now.checkpoints}
+    orphans = {orphan.key for orphan in now.orphans}
+    return CleaningPlan(
+        # As planned now, so that a part it has lost or gained since is known; sized as shown.
+        [
+            msgspec.structs.replace(checkpoints[removal.checkpoint_id], bytes=removal.bytes)
+            for removal in shown.checkpoints
+            if removal.checkpoint_id in checkpoints
+        ],
+        [orphan for orphan in shown.orphans if orphan.key in orphans],
+        now.kept,
+    )
+
+
+def _pieces(plan: CleaningPlan) -> Iterator[CleaningPlan]:
+    """Small plans in the order of safety: children before the ancestors they need, checkpoints before orphans."""
+    newest_first = sorted(plan.checkpoints, key=lambda removal: removal.checkpoint_id, reverse=True)
+    for start in range(0, len(newest_first), AT_ONCE):
+        yield CleaningPlan(newest_first[start : start + AT_ONCE], [], plan.kept)
+    for start in range(0, len(plan.orphans), AT_ONCE):
+        yield CleaningPlan([], plan.orphans[start : start + AT_ONCE], plan.kept)
+
+
+def _as_json(plan: CleaningPlan) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(plan)
+    return {"checkpoints": built["checkpoints"], "orphans": built["orphans"], "bytes": plan.bytes}

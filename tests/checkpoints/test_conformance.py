@@ -1,0 +1,108 @@
+"""The conformance suite, on every medium and in both layouts."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import CheckpointStore, open_store
+from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
+from holdfast.objects import Objects, open_objects
+from holdfast.testing.conformance import Abilities, CheckpointStoreConformance
+from holdfast.testing.conformance_subject import manifest
+from holdfast.testing.servers import S3Server
+
+
+class TestLocal(CheckpointStoreConformance):
+    layout = DirectoryLayout()
+    abilities = Abilities(leftovers=True, ordered_delete=True)
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.root = tmp_path / "store"
+
+    def open(self, **options: Any) -> CheckpointStore:
+        return open_store(self.root, **options)
+
+    def open_beside(self, **options: Any) -> CheckpointStore:
+        return open_store(f"file://{self.root}2", **options)
+
+    def open_objects(self) -> Objects:
+        return open_objects(self.root)
+
+    def plant_leftovers(self) -> int:
+        folder = self.root / "checkpoints"
+        (folder / "checkpoint_000002").mkdir()
+        (folder / ".latest.txt.0123456789ab.tmp").write_bytes(b"half a poin")
+        (folder / "checkpoint_000003").mkdir()
+        (folder / "checkpoint_000003" / ".manifest.json.0123456789ab.tmp").write_bytes(b'{"vers')
+        (folder / "checkpoint_000004").mkdir()
+        (folder / "checkpoint_000004" / "state.bin.tmp").write_bytes(b"")
+        return 4
+
+
+class TestLocalObjectLayout(TestLocal):
+    layout = ObjectLayout()  # type: ignore[assignment]
+
+    def open(self, **options: Any) -> CheckpointStore:
+        return open_store(self.root, layout="object", **options)
+
+    def open_beside(self, **options: Any) -> CheckpointStore:
+        return open_store(f"{self.root}2", layout="object", **options)
+
+    def plant_leftovers(self) -> int:
+        (self.root / "manifests" / ".manifest-000002.json.0123456789ab.tmp").write_bytes(b'{"vers')
+        (self.root / "checkpoints").mkdir(exist_ok=True)
+        (self.root / "checkpoints" / ".state-000002.bin.0123456789ab.tmp").write_bytes(b"")
+        return 2
+
+
+class TestMemory(CheckpointStoreConformance):
+    layout = ObjectLayout()
+    abilities = Abilities(leftovers=False, ordered_delete=False)
+
+    @pytest.fixture(autouse=True)
+    def place(self) -> None:
+        self.url = f"memory://{uuid.uuid4().hex}"
+
+    def open(self, **options: Any) -> CheckpointStore:
+        return open_store(self.url, **options)
+
+    def open_beside(self, **options: Any) -> CheckpointStore:
+        return open_store(f"{self.url}2", **options)
+
+    def open_objects(self) -> Objects:
+        return open_objects(self.url)
+
+
+@pytest.mark.s3
+class TestS3(CheckpointStoreConformance):
+    layout = ObjectLayout()
+    abilities = Abilities(leftovers=False, ordered_delete=False)
+
+    @pytest.fixture(autouse=True)
+    def place(self, s3_server: S3Server) -> None:
+        self.bucket = s3_server.new_bucket()
+        self.url = f"s3://{self.bucket}/team/pipeline"
+        self.options = s3_server.options
+
+    def open(self, **options: Any) -> CheckpointStore:
+        return open_store(self.url, options=self.options, **options)
+
+    def open_beside(self, **options: Any) -> CheckpointStore:
+        return open_store(f"{self.url}2", options=self.options, **options)
+
+    def open_objects(self) -> Objects:
+        return open_objects(self.url, options=self.options)
+
+    def test_everything_is_below_the_prefix(self) -> None:
+        self.open().save_with_state(manifest(1), [b"state"])
+        whole = open_objects(f"s3://{self.bucket}", options=self.options)
+        assert [info.key for info in whole.list("")] == [
+            "team/pipeline/checkpoints/state-000001.bin",
+            "team/pipeline/manifests/latest.json",
+            "team/pipeline/manifests/manifest-000001.json",
+        ]

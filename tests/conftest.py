@@ -1,0 +1,26 @@
+"""Fixtures that several folders of tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("holdfast.testing")
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+from holdfast.testing.servers import S3Server, moto_server  # noqa: E402
+
+pytest_plugins = ["allowed_skips"]
+
+# What takes long here is the disk or the server, and both have bad moments.
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.load_profile("holdfast")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One S3 server for all tests of this process; each takes a new bucket."""
+    with moto_server() as server:
+        yield server

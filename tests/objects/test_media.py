@@ -1,0 +1,52 @@
+"""The media contract, on every medium."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from holdfast.objects import Objects, open_objects
+from holdfast.testing.conformance import Abilities, ObjectsConformance
+from holdfast.testing.servers import S3Server
+
+
+class TestLocal(ObjectsConformance):
+    abilities = Abilities(leftovers=True, ordered_delete=True)
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.root = tmp_path / "store"
+
+    def open(self) -> Objects:
+        return open_objects(self.root)
+
+    def quick_create(self, key: str) -> None:
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+class TestMemory(ObjectsConformance):
+    abilities = Abilities(leftovers=False, ordered_delete=False)
+
+    @pytest.fixture(autouse=True)
+    def place(self) -> None:
+        self.url = f"memory://{uuid.uuid4().hex}"
+
+    def open(self) -> Objects:
+        return open_objects(self.url)
+
+
+@pytest.mark.s3
+class TestS3(ObjectsConformance):
+    abilities = Abilities(leftovers=False, ordered_delete=False)
+
+    @pytest.fixture(autouse=True)
+    def place(self, s3_server: S3Server) -> None:
+        self.url = f"s3://{s3_server.new_bucket()}/some/prefix"
+        self.options = s3_server.options
+
+    def open(self) -> Objects:
+        return open_objects(self.url, options=self.options)
