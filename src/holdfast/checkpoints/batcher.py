@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeGuard, cast
 import msgspec
 
 from holdfast.checkpoints import lcb1
+from holdfast.checkpoints.layout import batch_key
 from holdfast.errors import Conflict, Invalid
 from holdfast.manifest import MAX_U64, BatchObject
 from holdfast.objects import Objects, open_objects
@@ -190,12 +191,6 @@ class CheckpointBatcher:
             return self._objects.update(
                 key, lambda current: current if _is_joined(current, chunks) else None, limit=found.size + 1
             )
-
-
-def batch_key(prefix: str, epoch: int, part: int = 1) -> str:
-    """Where the batch of an epoch lies; part 1 has LaminarDB's name for it."""
-    suffix = "" if part == 1 else f"-part-{part:04}"
-    return f"{prefix}checkpoints/batch-{epoch:06}{suffix}.lz4"
 
 
 def read_batch(objects: Objects, key: str, *, limit: int = READ_LIMIT) -> lcb1.Batch:

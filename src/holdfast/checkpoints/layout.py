@@ -12,6 +12,12 @@ from holdfast.objects.keys import is_safe
 BATCH = re.compile(r"(?P<prefix>(?:.+/)?)checkpoints/batch-(?P<epoch>\d{6,20})(?:-part-\d{4,})?\.lz4")
 
 
+def batch_key(prefix: str, epoch: int, part: int = 1) -> str:
+    """Where the batch of an epoch lies; part 1 has LaminarDB's name for it."""
+    suffix = "" if part == 1 else f"-part-{part:04}"
+    return f"{prefix}checkpoints/batch-{epoch:06}{suffix}.lz4"
+
+
 def is_batch_key(key: str) -> bool:
     """Whether a key can be a batch object's."""
     return BATCH.fullmatch(key) is not None and is_safe(key)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator
 
 import msgspec
 
 from holdfast.checkpoints import statesum
+from holdfast.checkpoints.batcher import read_batch
 from holdfast.checkpoints.catalog import Catalog
-from holdfast.checkpoints.layout import is_batch_key
+from holdfast.checkpoints.layout import batch_key, is_batch_key
 from holdfast.errors import Corrupt, NotFound
 from holdfast.manifest import BatchObject, CheckpointManifest, Issue
 
@@ -141,10 +143,28 @@ class Validator:
                 yield Issue(f"state of {name!r} is said to be in checkpoint {version.checkpoint_id} and is not", True)
 
     def _batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
+        if self._deep:
+            yield from self._unlisted_batch_issues(manifest)
         for batch in manifest.own.batches:
             problem = self._batch_problem(batch)
             if problem:
                 yield Issue(f"batch object {batch.key!r} {problem}", True)
+
+    def _unlisted_batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
+        """The epoch's batches that no manifest lists have nothing but their own checksum to be held against."""
+        listed = {batch.key for batch in manifest.own.batches}
+        for part in itertools.count(1):
+            key = batch_key("", manifest.epoch, part)
+            if key in listed:
+                continue
+            if self._catalog.objects.info(key) is None:
+                return
+            try:
+                read_batch(self._catalog.objects, key)
+            except Corrupt as error:
+                yield Issue(f"batch object {key!r}: {error.message}", True)
+            except NotFound:
+                return
 
     def _batch_problem(self, batch: BatchObject) -> str | None:
         if not is_batch_key(batch.key):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -92,7 +93,14 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     subcommand_metavar="VERB URL [OPTIONS]",
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """The group itself does nothing."""
 
@@ -103,6 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What a closed pipe swallows is not an error: `holdfast ls | head -1` ends quietly.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no failure
     try:
         code = _run(given)
         sys.stdout.flush()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.output import Output
-from holdfast.cli.reading import Opened
 
 NOT_AGREED = 2
 """The exit code of a verb that had something to do and was not allowed to: usage."""
@@ -18,7 +17,7 @@ class Declined(click.exceptions.Exit):
         super().__init__(130)
 
 
-def agreed(opened: Opened, output: Output, verb: str, question: str, *, dry_run: bool, yes: bool) -> bool:
+def agreed(output: Output, question: str, *, dry_run: bool, yes: bool) -> bool:
     """Whether to go ahead with the plan that has just been shown.
 
     False on a dry run, and where nobody can be asked and `--yes` is missing: then it says how to go on.

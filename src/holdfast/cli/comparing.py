@@ -44,7 +44,7 @@ def compare(old: CheckpointManifest, new: CheckpointManifest) -> list[Change]:
 
 
 def _values(section: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
-    for name in sorted(old.keys() | new.keys(), key=lambda name: (len(name), name)):
+    for name in sorted(old.keys() | new.keys(), key=wording.natural):
         before, after = old.get(name), new.get(name)
         if before is None:
             yield Change(section, name, "added", None, after)
@@ -118,6 +118,10 @@ def _states(manifest: CheckpointManifest) -> dict[str, _State]:
     return found
 
 
+def _size(state: _State | None) -> str | None:
+    return wording.size(state.bytes) if state else None
+
+
 def _operators(old: CheckpointManifest, new: CheckpointManifest) -> Iterator[Change]:
     before, after = _states(old), _states(new)
     same_sidecar = old.state_checksum is not None and old.state_checksum == new.state_checksum
@@ -125,7 +129,7 @@ def _operators(old: CheckpointManifest, new: CheckpointManifest) -> Iterator[Cha
         a, b = before.get(name), after.get(name)
         if a is None or b is None:
             how: How = "added" if a is None else "removed"
-            yield Change("operators", name, how, a and wording.size(a.bytes), b and wording.size(b.bytes))
+            yield Change("operators", name, how, _size(a), _size(b))
         elif a.bytes != b.bytes:
             yield Change("operators", name, "changed", f"{a.bytes} bytes", f"{b.bytes} bytes", delta=b.bytes - a.bytes)
         elif a.identity is not None and b.identity is not None and a.family == b.family:

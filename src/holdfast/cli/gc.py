@@ -30,6 +30,4 @@ def command(opened: Opened, output: Output, *, older_than: float, dry_run: bool,
     \b
     Example: holdfast gc s3://bucket/orders --older-than 2h --dry-run
     """
-    return carry_out(
-        opened, output, "gc", lambda: opened.store.plan_cleanup(older_than=older_than), dry_run=dry_run, yes=yes
-    )
+    return carry_out(opened, output, lambda: opened.store.plan_cleanup(older_than=older_than), dry_run=dry_run, yes=yes)

@@ -43,11 +43,11 @@ def command(opened: Opened, output: Output, *, limit: int | None, every: bool) -
     most = limit or (AT_A_TERMINAL if output.is_terminal and not every else len(ids))
     shown = ids[::-1][:most]
     seen = [one for one in in_parallel(lambda number: look_at(opened, number), shown) if one.state != "gone"]
-    latest = pointer.observe(opened.catalog, ids)
+    latest = pointer.observe(opened.catalog, ids, [one.checkpoint_id for one in seen if one.state == "damaged"])
     listing = [_as_json(opened, one, sizes[one.checkpoint_id], latest.names) for one in seen]
 
     if listing:
-        output.table(HEADER, [_row(item, int(time.time() * 1000)) for item in listing], right=(0, 1, 4))
+        output.table(HEADER, [_row(item, int(time.time() * 1000)) for item in listing], right=(0, 1, 4), spare=(2, 5))
     else:
         output.note(f"{opened.address} has no checkpoints.")
         if hint := why_empty(opened):
@@ -89,13 +89,13 @@ def _row(item: dict[str, Any], now_ms: int) -> Row:
     if item["is_latest"]:
         state.insert(0, "latest")
     mark = Cell(", ".join(state), "bad" if item["state"] != "ok" else "good")
-    checkpoint_id = str(item["checkpoint_id"])
+    checkpoint_id = Cell(str(item["checkpoint_id"]), "strong")
     if "epoch" not in item:
         return (checkpoint_id, "-", "-", "-", "-", "-", "-", mark)
     statuses = item["sink_commit_statuses"].values()
     settled = "bad" if "failed" in statuses else "doubtful" if "pending" in statuses else ""
     return (
-        Cell(checkpoint_id, "strong"),
+        checkpoint_id,
         str(item["epoch"]),
         wording.moment(item["timestamp_ms"]),
         wording.age(item["timestamp_ms"], now_ms),

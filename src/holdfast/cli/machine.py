@@ -33,10 +33,12 @@ class MachineOutput:
         self._stderr = stderr
         self._notes: list[str] = []
 
-    def line(self, line: Line = "") -> None:
+    def line(self, line: Line = "", *, wrap: bool = False) -> None:
         """Nothing: `finish` has it all."""
 
-    def table(self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = ()) -> None:
+    def table(
+        self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = (), spare: Sequence[int] = ()
+    ) -> None:
         """Nothing: `finish` has it all."""
 
     def note(self, text: str) -> None:

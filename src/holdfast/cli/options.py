@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from holdfast.cli.people import terminal_output
 from holdfast.cli.reading import Opened, open_existing
 from holdfast.manifest import MAX_U64
 
-LATEST = "latest"
+LATEST: Literal["latest"] = "latest"
 _ID = re.compile(r"[0-9]{1,20}")
 _DURATION = re.compile(r"([0-9]{1,9})\s*(s|sec|m|min|h|d|days?)?", re.ASCII)
 _SECONDS = {None: 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "day": 86400, "days": 86400}
@@ -112,8 +112,8 @@ def on_store(verb: Verb) -> Verb:
 def choose_output(command: str, as_json: bool) -> Output:
     """The output a person or a program gets."""
     if as_json:
-        return MachineOutput(command, click.get_text_stream("stdout"), click.get_text_stream("stderr"))
-    return terminal_output(os.environ)
+        return MachineOutput(command, sys.stdout, sys.stderr)
+    return terminal_output()
 
 
 class _ToNotes(logging.Handler):

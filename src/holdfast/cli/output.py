@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
+
+import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.objects.address import without_secrets
@@ -13,7 +15,7 @@ ENVELOPE_VERSION = 1
 Style = Literal["good", "bad", "doubtful", "faint", "strong", ""]
 
 
-class Cell(NamedTuple):
+class Cell(msgspec.Struct, frozen=True):
     """A piece of text and what it means; only the output decides how that looks. The text need not be safe."""
 
     text: str
@@ -55,11 +57,16 @@ class Output(Protocol):
     can_ask: bool
     """True if a person can be asked a question."""
 
-    def line(self, line: Line = "") -> None:
-        """One line of the result, for people."""
+    def line(self, line: Line = "", *, wrap: bool = False) -> None:
+        """One line of the result, for people; its last piece may be wrapped at a terminal."""
 
-    def table(self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = ()) -> None:
-        """A table of the result, for people; columns in `right` are numbers."""
+    def table(
+        self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = (), spare: Sequence[int] = ()
+    ) -> None:
+        """A table of the result, for people.
+
+        Columns in `right` are numbers; those in `spare` may be left out, in this order, on a narrow terminal.
+        """
 
     def note(self, text: str) -> None:
         """Something worth knowing that is not the result."""

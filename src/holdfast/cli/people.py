@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal
@@ -28,6 +29,8 @@ _LOOKS: dict[Style, dict[str, Any]] = {
     "strong": {"bold": True},
 }
 GAP = "  "
+LEAST_LAST = 20
+"""Room that the last column gets before it is wrapped, if it needs that much."""
 
 
 class PeopleOutput:
@@ -45,37 +48,54 @@ class PeopleOutput:
         # An empty NO_COLOR counts as unset: https://no-color.org
         self._has_colour = not environment.get("NO_COLOR") and not simple
 
-    def line(self, line: Line = "") -> None:
+    def line(self, line: Line = "", *, wrap: bool = False) -> None:
+        pieces = [_cell(piece) for piece in ([line] if isinstance(line, (str, Cell)) else line)]
+        indent = sum(width(printable(piece.text)) for piece in pieces[:-1])
+        first, *more = self._wrapped(pieces[-1].text, indent) if wrap else [pieces[-1].text]
+        self._print([*pieces[:-1], Cell(first, pieces[-1].style)])
+        for text in more:
+            self._print([" " * indent, Cell(text, pieces[-1].style)])
+
+    def _print(self, line: Line) -> None:
         with self._bar.hidden():
             self._stdout.write(self._painted(line, self._stdout) + "\n")
             if self.is_terminal:
                 self._stdout.flush()
 
-    def table(self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = ()) -> None:
+    def table(
+        self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = (), spare: Sequence[int] = ()
+    ) -> None:
         cells = [[Cell(name, "faint") for name in header], *([_cell(item) for item in row] for row in rows)]
         widths = [max(width(printable(row[n].text)) for row in cells) for n in range(len(header))]
+        columns = self._columns_that_fit(widths, spare)
         for row in cells:
-            self._table_row(row, widths, right)
+            self._table_row(row, widths, columns, right)
 
-    def _table_row(self, row: list[Cell], widths: list[int], right: Sequence[int]) -> None:
-        *others, last = row
+    def _table_row(self, row: list[Cell], widths: list[int], columns: list[int], right: Sequence[int]) -> None:
         pieces: list[str | Cell] = []
-        for n, cell in enumerate(others):
-            space = " " * (widths[n] - width(printable(cell.text)))
-            pieces += [space, cell, GAP] if n in right else [cell, space, GAP]
-        if len(widths) - 1 in right:
-            pieces.append(" " * (widths[-1] - width(printable(last.text))))
-        indent = sum(widths[:-1]) + len(GAP) * len(others)
-        first, *more = self._wrapped(last.text, indent)
-        self.line([*pieces, Cell(first, last.style)] if first else _without_tail(pieces))
-        for text in more:
-            self.line([" " * indent, Cell(text, last.style)])
+        for n in columns[:-1]:
+            space = " " * (widths[n] - width(printable(row[n].text)))
+            pieces += [space, row[n], GAP] if n in right else [row[n], space, GAP]
+        last = columns[-1]
+        if last in right:
+            pieces.append(" " * (widths[last] - width(printable(row[last].text))))
+        self.line([*pieces, row[last]] if row[last].text else _without_tail(pieces), wrap=bool(row[last].text))
+
+    def _columns_that_fit(self, widths: list[int], spare: Sequence[int]) -> list[int]:
+        """All columns, or on a narrow terminal those without as many of the spare ones as it takes."""
+        columns = list(range(len(widths)))
+        room = shutil.get_terminal_size().columns if self.is_terminal else sum(widths) * 2
+        for n in spare:
+            taken = sum(widths[n] + len(GAP) for n in columns[:-1]) + min(widths[-1], LEAST_LAST)
+            if taken > room:
+                columns.remove(n)
+        return columns
 
     def _wrapped(self, text: str, indent: int) -> list[str]:
         """The last column in as many lines as the terminal's width asks for; one line where there is no terminal."""
         text = printable(text)
         room = shutil.get_terminal_size().columns - indent if self.is_terminal else 0
-        if room < 20 or width(text) <= room:
+        if room < LEAST_LAST or width(text) <= room:
             return [text]
         return textwrap.wrap(text, room, break_on_hyphens=False) or [""]
 
@@ -110,7 +130,7 @@ class PeopleOutput:
         with contextlib.suppress(OSError):
             self._stdout.flush()
         about = error.about if error.about and error.about not in error.message else None
-        parts = [Cell("error: ", "bad"), f"{about}: " if about else "", error.message]
+        parts: list[str | Cell] = [Cell("error: ", "bad"), f"{about}: " if about else "", error.message]
         self._stderr.write(self._painted(parts, self._stderr) + "\n")
         for label, text in (("unchanged", error.unchanged), ("next", error.next_step)):
             if text:
@@ -124,8 +144,8 @@ class PeopleOutput:
 
 def terminal_output(environment: Mapping[str, str] | None = None) -> PeopleOutput:
     """The output of this process."""
-    streams = click.get_text_stream("stdin"), click.get_text_stream("stdout"), click.get_text_stream("stderr")
-    return PeopleOutput(*streams, environment=os.environ if environment is None else environment)
+    environment = os.environ if environment is None else environment
+    return PeopleOutput(sys.stdin, sys.stdout, sys.stderr, environment=environment)
 
 
 def _cell(piece: str | Cell) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.errors import Corrupt, HoldfastError, NotFound
 
-State = Literal["ok", "missing", "garbage", "unreadable", "dangling", "behind", "none"]
+State = Literal["ok", "missing", "garbage", "unreadable", "dangling", "misplaced", "none"]
 
 
 class Pointer(msgspec.Struct, frozen=True):
@@ -18,7 +18,8 @@ class Pointer(msgspec.Struct, frozen=True):
 
     state: State
     names: int | None
-    newest: int | None
+    should_name: int | None
+    """The newest checkpoint that is not known to be damaged."""
 
     @property
     def problem(self) -> str | None:
@@ -26,20 +27,20 @@ class Pointer(msgspec.Struct, frozen=True):
         return {
             "ok": None,
             "none": None,
-            "missing": f"latest is missing; the newest checkpoint is {self.newest}",
+            "missing": f"latest is missing; it should name checkpoint {self.should_name}",
             "garbage": "latest is damaged and names no checkpoint; readers walk the ids instead",
             "unreadable": "latest could not be read; readers walk the ids instead",
             "dangling": f"latest names checkpoint {self.names}, which is not there",
-            "behind": f"latest names checkpoint {self.names}, but the newest is {self.newest}",
+            "misplaced": f"latest names checkpoint {self.names}; it should name {self.should_name}",
         }[self.state]
 
     def as_json(self) -> dict[str, Any]:
-        return {"state": self.state, "names": self.names, "newest": self.newest}
+        return {"state": self.state, "names": self.names, "should_name": self.should_name}
 
 
-def observe(catalog: Catalog, ids: Sequence[int]) -> Pointer:
-    """Read `latest` and judge it against the ids there are."""
-    newest = ids[-1] if ids else None
+def observe(catalog: Catalog, ids: Collection[int], unusable: Collection[int] = ()) -> Pointer:
+    """Read `latest` and judge it against the ids there are, less those that are known to be of no use."""
+    newest = _newest(ids, unusable)
     try:
         body = catalog.objects.read(catalog.layout.pointer_key, limit=4096)
     except NotFound:
@@ -48,14 +49,20 @@ def observe(catalog: Catalog, ids: Sequence[int]) -> Pointer:
         return Pointer("garbage", None, newest)
     except HoldfastError:
         return Pointer("unreadable", None, newest)
-    return judge(catalog.layout.pointer_id(body), ids)
+    return judge(catalog.layout.pointer_id(body), ids, unusable)
 
 
-def judge(names: int | None, ids: Sequence[int]) -> Pointer:
-    """What a pointer that names this id is worth, given the ids there are, ascending. Pure."""
-    newest = ids[-1] if ids else None
+def judge(names: int | None, ids: Collection[int], unusable: Collection[int] = ()) -> Pointer:
+    """What a pointer that names this id is worth. Pure."""
+    newest = _newest(ids, unusable)
     if names is None:
         return Pointer("garbage", None, newest)
     if names == newest:
         return Pointer("ok", names, newest)
-    return Pointer("behind" if names in set(ids) else "dangling", names, newest)
+    if names not in set(ids):
+        return Pointer("dangling", names, newest)
+    return Pointer("ok" if newest is None else "misplaced", names, newest)
+
+
+def _newest(ids: Collection[int], unusable: Collection[int]) -> int | None:
+    return max(set(ids).difference(unusable), default=None)

@@ -24,4 +24,4 @@ def command(opened: Opened, output: Output, *, keep: int, dry_run: bool, yes: bo
     \b
     Example: holdfast prune /data/orders --keep 10 --dry-run
     """
-    return carry_out(opened, output, "prune", lambda: opened.store.plan_prune(keep), dry_run=dry_run, yes=yes)
+    return carry_out(opened, output, lambda: opened.store.plan_prune(keep), dry_run=dry_run, yes=yes)

@@ -77,7 +77,7 @@ def look_at(opened: Opened, checkpoint_id: int) -> Seen:
     try:
         manifest = opened.catalog.load(checkpoint_id)
     except (Corrupt, Invalid) as error:
-        return Seen(checkpoint_id, "damaged", error.message)
+        return Seen(checkpoint_id, "damaged", error.message.removeprefix(f"{error.about} is damaged: "))
     except HoldfastError as error:
         return Seen(checkpoint_id, "unreadable", error.message)
     if manifest is None:

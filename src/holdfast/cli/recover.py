@@ -32,7 +32,7 @@ def command(opened: Opened, output: Output, *, dry_run: bool, yes: bool) -> int:
     """
     with output.bar("walking back", 0, unit="bytes") as bar:
         report = opened.store.recover_latest_validated(progress=bar.advance)
-    latest = pointer.observe(opened.catalog, opened.store.list_ids())
+    latest = pointer.observe(opened.catalog, opened.store.list_ids(), [number for number, _ in report.skipped])
     _show_walk(output, report)
     chosen = _load_chosen(opened, report)
     to_set = None
@@ -50,7 +50,7 @@ def command(opened: Opened, output: Output, *, dry_run: bool, yes: bool) -> int:
     elif to_set is not None:
         output.line()
         output.line(["plan: ", Cell(f"set latest to {to_set}", "strong"), f" ({latest.problem or 'it names another'})"])
-        if agreed(opened, output, "recover", f"Set latest to {to_set}?", dry_run=dry_run, yes=yes):
+        if agreed(output, f"Set latest to {to_set}?", dry_run=dry_run, yes=yes):
             changed = opened.store.repair_pointer(to_set)
             output.line(f"latest now names checkpoint {to_set}." if changed else "latest named it already.")
         elif not dry_run:
@@ -86,7 +86,8 @@ def _show_walk(output: Output, report: RecoveryReport) -> None:
     room = max((len(str(number)) for number in tried), default=0)
     for number, why in report.skipped:
         word = "unreadable" if number in report.unreadable else "skipped"
-        output.line([f"{number:>{room}}  ", Cell(word, "bad"), f"  {why.removeprefix('could not be read: ')}"])
+        reason = why.removeprefix("could not be read: ")
+        output.line([f"{number:>{room}}  ", Cell(word, "bad"), "  ", reason], wrap=True)
     if report.chosen_id is not None:
         output.line([f"{report.chosen_id:>{room}}  ", Cell("valid", "good"), "  every byte checked"])
 
@@ -97,7 +98,7 @@ def _show_chosen(output: Output, manifest: CheckpointManifest) -> None:
     rows = [
         (f"  {name}", partition, offset)
         for name, connector in sorted(manifest.source_offsets.items())
-        for partition, offset in sorted(connector.offsets.items(), key=lambda item: (len(item[0]), item[0]))
+        for partition, offset in sorted(connector.offsets.items(), key=lambda item: wording.natural(item[0]))
     ]
     if rows:
         output.table(("  SOURCE", "PARTITION", "OFFSET"), rows)
@@ -105,9 +106,8 @@ def _show_chosen(output: Output, manifest: CheckpointManifest) -> None:
         output.line(f"  watermark {wording.watermark(manifest.watermark)}")
     for name, status in sorted(manifest.sink_commit_statuses.items()):
         if status != "Committed":
-            output.line(
-                ["  sink ", name, " is ", Cell(wording.sink_status(status), "doubtful"), ": it is finished first"]
-            )
+            word = Cell(wording.sink_status(status), "doubtful")
+            output.line([f"  sink {name} is ", word, "; a pipeline finishes it before it goes on"])
 
 
 def _show_no_choice(opened: Opened, output: Output, report: RecoveryReport) -> None:

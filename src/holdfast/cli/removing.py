@@ -18,7 +18,7 @@ SHOWN = 200
 
 
 def carry_out(
-    opened: Opened, output: Output, verb: str, make_plan: Callable[[], CleaningPlan], *, dry_run: bool, yes: bool
+    opened: Opened, output: Output, make_plan: Callable[[], CleaningPlan], *, dry_run: bool, yes: bool
 ) -> int:
     """Show what would be removed, and remove it if that is agreed to.
 
@@ -27,7 +27,7 @@ def carry_out(
     """
     plan = _sized(opened, make_plan())
     _show(output, plan)
-    go_ahead = _is_something(plan) and agreed(opened, output, verb, _question(plan), dry_run=dry_run, yes=yes)
+    go_ahead = _is_something(plan) and agreed(output, _question(plan), dry_run=dry_run, yes=yes)
     removed = _nothing(plan)
     if go_ahead:
         removed = plan if yes else _in_both(plan, make_plan())

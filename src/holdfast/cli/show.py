@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -64,7 +65,6 @@ def _print_raw(opened: Opened, output: Output, checkpoint_id: int) -> int:
     if click.get_current_context().params.get("as_json"):
         raise click.UsageError("--raw and --json contradict each other.", click.get_current_context())
     body = load_bytes(opened, checkpoint_id)
-    stdout = click.get_binary_stream("stdout")
     if output.is_terminal and not body.decode("utf-8", "replace").replace("\n", "").replace("\t", "").isprintable():
         key = opened.catalog.layout.manifest_key(checkpoint_id)
         raise Invalid(
@@ -73,8 +73,9 @@ def _print_raw(opened: Opened, output: Output, checkpoint_id: int) -> int:
             about=opened.catalog.shown(key),
             next_step="send it to a file: " + opened.hint("show", checkpoint_id, "--raw") + " > manifest.json",
         )
-    stdout.write(body)
-    stdout.flush()
+    sys.stdout.flush()
+    sys.stdout.buffer.write(body)
+    sys.stdout.buffer.flush()
     return 0
 
 
@@ -141,7 +142,7 @@ def _offsets(connectors: Mapping[str, ConnectorCheckpoint]) -> Iterator[Row]:
     for name, connector in sorted(connectors.items()):
         kind = connector.metadata.get("connector") or connector.metadata.get("type")
         shown = f"{name} ({kind})" if kind else name
-        for partition, offset in sorted(connector.offsets.items(), key=lambda item: (len(item[0]), item[0])):
+        for partition, offset in sorted(connector.offsets.items(), key=lambda item: wording.natural(item[0])):
             yield shown, partition, offset, str(connector.epoch)
         if not connector.offsets:
             yield shown, "-", "-", str(connector.epoch)

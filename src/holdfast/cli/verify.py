@@ -37,9 +37,7 @@ class Verdict(msgspec.Struct, frozen=True):
 @click.argument("ids", type=CheckpointId(), nargs=-1, metavar="[ID ...]")
 @click.option("--deep", is_flag=True, help="Read every byte of state; otherwise presence and sizes are checked.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only what is not right.")
-@click.option(
-    "--vnode-count", type=click.IntRange(1, 0xFFFF), help="Warn where a checkpoint has another partition count."
-)
+@click.option("--vnode-count", type=click.IntRange(1, 0xFFFF), help="Warn where a checkpoint has another count.")
 def command(
     opened: Opened,
     output: Output,
@@ -59,6 +57,7 @@ def command(
     Example: holdfast verify s3://bucket/orders --deep --quiet     (all cron needs)
     """
     there = opened.store.list_ids()
+    existing = set(there)
     wanted = list(dict.fromkeys(resolve(opened, one) for one in ids)) if ids else there[::-1]
     report = _reporter(output, wanted, quiet)
     with output.bar("verifying", _bytes_ahead(opened, output, wanted) if deep else 0, unit="bytes") as bar:
@@ -66,8 +65,9 @@ def command(
         verdicts = []
         for number in wanted:
             bar.describe(f"verifying {number}")
-            verdicts.append(report(_judge(validator, number, is_there=number in set(there))))
-    latest = pointer.observe(opened.catalog, there)
+            verdicts.append(report(_judge(validator, number, is_there=number in existing)))
+    damaged = [verdict.checkpoint_id for verdict in verdicts if verdict.state == "damaged"]
+    latest = pointer.observe(opened.catalog, there, damaged)
     orphans = [] if ids else _orphans(opened, output)
     _summarise(opened, output, verdicts, deep=deep, quiet=quiet)
     _notes(opened, output, verdicts, latest, orphans)
@@ -112,8 +112,8 @@ def _reporter(output: Output, wanted: Sequence[int], quiet: bool) -> Callable[[V
     def report(verdict: Verdict) -> Verdict:
         if not (quiet and verdict.state == "ok"):
             word = verdict.state if verdict.state == "ok" else verdict.state.upper()
-            after = f"  {verdict.reason}" if verdict.reason else ""
-            output.line([f"{verdict.checkpoint_id:>{room}}  ", Cell(word, _STYLES[verdict.state]), after])
+            after = ["  ", verdict.reason] if verdict.reason else []
+            output.line([f"{verdict.checkpoint_id:>{room}}  ", Cell(word, _STYLES[verdict.state]), *after], wrap=True)
         return verdict
 
     return report

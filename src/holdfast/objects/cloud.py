@@ -118,7 +118,8 @@ class CloudObjects:
             options = {"range": (start, end if length is None else min(end, start + length))} if info else {}
         with self._explained(key):
             for piece in obstore.get(self._store, key, options=options).stream(min_chunk_size=PIECE):
-                yield memoryview(piece)
+                whole = memoryview(piece)
+                yield from (whole[at : at + PIECE] for at in range(0, len(whole), PIECE))
 
     def info(self, key: str) -> ObjectInfo | None:
         check_key(key)

@@ -11,7 +11,6 @@ import errno
 import itertools
 import os
 import posixpath
-import sys
 import uuid
 from collections.abc import Iterator, Sequence
 
@@ -87,7 +86,9 @@ class LocalObjects:
         if length == 0:
             return
         with self._explained(key), self._disk.open_file(self._path(key)) as file:
-            file.seek(min(start, sys.maxsize))
+            if start >= file.seek(0, os.SEEK_END):
+                return
+            file.seek(start)
             remaining = length
             while remaining is None or remaining > 0:
                 piece = file.read(PIECE if remaining is None else min(PIECE, remaining))

@@ -55,8 +55,8 @@ class Objects(Protocol):
     def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
         """Replace one small object by a function of its current body; True if it was replaced.
 
-        Of a body larger than `limit` the function sees only that much. It may be called several times and
-        must be pure.
+        Of a body larger than `limit` the function sees only that much. It may be called several times, and must
+        be pure and idempotent: two writers that put the same body there count as one.
         Guarantees: atomic against every other `update` of the same key, in any process; durable on return.
         """
 

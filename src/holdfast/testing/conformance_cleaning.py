@@ -238,14 +238,20 @@ class CleaningConformance(StoreUnderTest):
 
     def test_nothing_of_a_damaged_checkpoint_is_an_orphan(self) -> None:
         batch = self.flush(1)
-        operators = {"agg": OperatorCheckpoint.external(0, 5)}
+        operators = {"agg": OperatorCheckpoint.external_slice(0, 5)}
         self.open().save_with_state(manifest(1, operator_states=operators).with_batches([batch]), [b"state"])
         self.damage(self.manifest_key(1))
         assert self.open_later().cleanup_orphans() == 0
         assert {batch.key, self.sidecar_key(1)} <= set(self.keys())
 
     def test_strangers_files_are_never_touched(self) -> None:
-        strange = ["notes.txt", "checkpoints/readme.md", "checkpoints/state-1.bin", "manifests/x.json", "other/state.bin"]
+        strange = [
+            "notes.txt",
+            "checkpoints/readme.md",
+            "checkpoints/state-1.bin",
+            "manifests/x.json",
+            "other/state.bin",
+        ]
         for key in strange:
             self.overwrite(key, b"not ours")
         self.save_many(1, 2)

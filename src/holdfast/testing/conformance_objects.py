@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.objects.medium import Objects
 from holdfast.testing.conformance_subject import READ_LIMIT, Abilities
 
@@ -38,7 +38,20 @@ REFUSED_KEYS = {
     "10,000 in parts": "abcdefgh/" * 1111 + "a",
     "long part": "ä" * 101,
 }
-ACCEPTED_KEYS = ["a", "a/b/c.json", "ä/ö", "a b", "a%2Fb", "a+b", "...", "a..b", "~a", "a:b", "x" * 200, "k/" * 100 + "k"]
+ACCEPTED_KEYS = [
+    "a",
+    "a/b/c.json",
+    "ä/ö",
+    "a b",
+    "a%2Fb",
+    "a+b",
+    "...",
+    "a..b",
+    "~a",
+    "a:b",
+    "x" * 200,
+    "k/" * 100 + "k",
+]
 
 
 class MediumUnderTest:
@@ -169,24 +182,18 @@ class ObjectsConformance(MediumUnderTest):
     def test_update_creates_replaces_and_declines(self) -> None:
         seen: list[bytes | None] = []
 
-        def change(to: bytes | None) -> Callable[[bytes | None], bytes | None]:
-            def function(current: bytes | None) -> bytes | None:
+        def update(to: bytes | None) -> bool:
+            def change(current: bytes | None) -> bytes | None:
                 seen.append(current)
                 return to
 
-            return function
+            return self.open().update("a/b", change)
 
-        assert self.objects.update("a/b", change(b"1")) is True
-        assert seen[-1] is None
-        assert self.open().update("a/b", change(b"22")) is True
-        assert seen[-1] == b"1"
-        assert self.open().update("a/b", change(None)) is False
-        assert seen[-1] == b"22"
-        assert self.body("a/b") == b"22"
-        assert self.open().update("a/b", change(b"")) is True
+        outcomes = []
+        for to in (b"1", b"22", None, b"", None):
+            outcomes.append((update(to), seen[-1]))
+        assert outcomes == [(True, None), (True, b"1"), (False, b"22"), (True, b"22"), (False, b"")]
         assert self.body("a/b") == b""
-        self.open().update("a/b", change(None))
-        assert seen[-1] == b""
 
     def test_declined_update_of_what_is_absent_leaves_nothing(self) -> None:
         assert self.objects.update("a/b/c", lambda _: None) is False
@@ -195,14 +202,12 @@ class ObjectsConformance(MediumUnderTest):
 
     def test_update_sees_what_others_wrote_meanwhile(self) -> None:
         first, second = self.open(), self.open()
-        append = lambda current: (current or b"") + b"x"  # noqa: E731
-        for _ in range(3):
-            assert first.update("a", append)
-            assert second.update("a", append)
-        assert self.body("a") == b"xxxxxx"
+        for handle, token in [(first, 0), (second, 1), (first, 2), (first, 3), (second, 4)]:
+            assert handle.update("a", _adding(token))
+        assert self.body("a") == b"0 1 2 3 4"
         second.delete(["a"])
-        assert first.update("a", append)
-        assert self.body("a") == b"x"
+        assert first.update("a", _adding(5))
+        assert self.body("a") == b"5"
 
     def test_update_of_what_was_created_through_this_handle_and_changed_by_another(self) -> None:
         self.objects.create("a", [b"mine"])
@@ -223,12 +228,12 @@ class ObjectsConformance(MediumUnderTest):
         assert self.open().leftovers() == []
 
     def test_updates_at_once_are_atomic(self) -> None:
-        def count(handle: Objects, _: int) -> None:
-            for _ in range(5):
-                handle.update("counter", lambda current: b"%d" % (int(current or b"0") + 1))
+        def act(handle: Objects, index: int) -> None:
+            for turn in range(5):
+                assert handle.update("set", _adding(index * 5 + turn))
 
-        self.at_once(count)
-        assert self.body("counter") == b"%d" % (5 * RIVALS)
+        self.at_once(act)
+        assert self.body("set") == b" ".join(b"%d" % token for token in range(5 * RIVALS))
 
     def test_reader_never_sees_part_of_an_update(self) -> None:
         bodies = [b"a" * 100_000, b"b" * 70_000]
@@ -246,12 +251,12 @@ class ObjectsConformance(MediumUnderTest):
     # Reading
 
     def test_absent(self) -> None:
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: self.objects.read("a/b", limit=10),
             lambda: b"".join(self.objects.stream("a/b")),
             lambda: b"".join(self.objects.stream("a/b", start=3, length=2)),
-            lambda: b"".join(self.objects.stream("a/b", length=0)),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(NotFound) as caught:
                 call()
             assert "a/b" in str(caught.value)
@@ -293,13 +298,13 @@ class ObjectsConformance(MediumUnderTest):
         self.objects.create("a", [b"12345"])
         assert b"".join(self.open().stream("a", start=start, length=length)) == expected
 
-    @pytest.mark.parametrize(("start", "length"), [(-1, None), (0, -1), (10**30, 10**31)])
-    def test_stream_of_no_part_is_an_error_of_ours_or_nothing(self, start: int, length: int | None) -> None:
+    def test_stream_of_what_no_body_can_have(self) -> None:
+        """Such numbers come from damaged manifests: the medium is not to blame for them."""
         self.objects.create("a", [b"12345"])
         try:
-            assert b"".join(self.open().stream("a", start=start, length=length)) == b""
-        except HoldfastError as error:
-            assert not isinstance(error, Unavailable)
+            assert b"".join(self.open().stream("a", start=10**30, length=10**31)) == b""
+        except (Corrupt, Invalid):
+            return
 
     def test_stream_is_bounded(self) -> None:
         self.objects.create("large", [b"x" * (24 * MIB)])
@@ -324,7 +329,7 @@ class ObjectsConformance(MediumUnderTest):
         assert all(abs(info.modified - time.time()) < 600 for info in found)
 
     def test_prefix_is_a_folder(self) -> None:
-        for key in ("a/1", "a/b/2", "ab/3", "a.b", "a", "b/a/4")[:4]:
+        for key in ("a/1", "a/b/2", "ab/3", "a.b"):
             self.objects.create(key, [b""])
         assert [info.key for info in self.open().list("a/")] == ["a/1", "a/b/2"]
         assert [info.key for info in self.open().list("a/b/")] == ["a/b/2"]
@@ -373,3 +378,13 @@ class ObjectsConformance(MediumUnderTest):
     def test_address_names_no_credentials(self) -> None:
         assert self.objects.address
         assert "secret" not in self.objects.address
+
+
+def _adding(token: int) -> Callable[[bytes | None], bytes]:
+    """A change as a medium may expect it: idempotent, and no two writers make the same body."""
+
+    def change(current: bytes | None) -> bytes:
+        tokens = {int(found) for found in (current or b"").split()} | {token}
+        return b" ".join(b"%d" % found for found in sorted(tokens))
+
+    return change

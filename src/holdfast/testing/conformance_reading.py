@@ -125,8 +125,8 @@ class ReadingConformance(StoreUnderTest):
     def test_states_inline_and_external(self) -> None:
         operators = {
             "small": OperatorCheckpoint.inline(b"in"),
-            "first": OperatorCheckpoint.external(0, 3),
-            "second": OperatorCheckpoint.external(3, 4),
+            "first": OperatorCheckpoint.external_slice(0, 3),
+            "second": OperatorCheckpoint.external_slice(3, 4),
             "empty": OperatorCheckpoint.inline(b""),
         }
         self.open().save_with_state(manifest(1, operator_states=operators), [b"abc", b"defg"])
@@ -137,7 +137,7 @@ class ReadingConformance(StoreUnderTest):
 
     @pytest.mark.parametrize("body", [b"", b"ab", b"abcdef", None])
     def test_states_of_a_sidecar_that_is_short_or_gone_are_corrupt(self, body: bytes | None) -> None:
-        operators = {"first": OperatorCheckpoint.external(0, 6), "second": OperatorCheckpoint.external(6, 1)}
+        operators = {"first": OperatorCheckpoint.external_slice(0, 6), "second": OperatorCheckpoint.external(6, 1)}
         self.open().save_with_state(manifest(1, operator_states=operators), [b"abcdefg"])
         if body is None:
             self.objects.delete([self.sidecar_key(1)])

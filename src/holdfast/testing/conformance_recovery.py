@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from holdfast.checkpoints.validation import ValidationResult
 from holdfast.manifest import OperatorCheckpoint
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 
-EXTERNAL = {"agg": OperatorCheckpoint.external(0, 5)}
+EXTERNAL = {"agg": OperatorCheckpoint.external_slice(0, 5)}
 
 
 class RecoveryConformance(StoreUnderTest):
@@ -45,9 +46,9 @@ class RecoveryConformance(StoreUnderTest):
         self.open().save_state_data(1, [b"state"])
         self.invalid(1, "manifest not found")
 
-    @pytest.mark.parametrize("field", ["epoch", "checkpoint_id"])
-    def test_zero_is_invalid(self, field: str) -> None:
-        self.plant(1, **{field: 0})
+    @pytest.mark.parametrize("fields", [{"epoch": 0}, {"checkpoint_id": 0}], ids=str)
+    def test_zero_is_invalid(self, fields: dict[str, Any]) -> None:
+        self.plant(1, **fields)
         self.invalid(1)
 
     @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ class SavingConformance(StoreUnderTest):
     def test_state_written_ahead_is_owned_by_the_save_that_follows(self) -> None:
         store = self.open()
         store.save_state_data(1, [b"ahead"])
-        store.save(manifest(1, operator_states={"agg": OperatorCheckpoint.external(0, 5)}))
+        store.save(manifest(1, operator_states={"agg": OperatorCheckpoint.external_slice(0, 5)}))
         assert self.document(1)["state_checksum"] == hashlib.sha256(b"ahead").hexdigest()
         assert self.open().validate_checkpoint(1).valid
         assert self.open_later().cleanup_orphans() == 0
@@ -153,7 +153,7 @@ class SavingConformance(StoreUnderTest):
     # Checksums
 
     def test_checksum_of_a_sidecar_is_its_sha256(self) -> None:
-        external = {"agg": OperatorCheckpoint.external(0, 6)}
+        external = {"agg": OperatorCheckpoint.external_slice(0, 6)}
         self.open().save_with_state(manifest(1, operator_states=external), [b"abc", b"def"])
         assert self.document(1)["state_checksum"] == hashlib.sha256(b"abcdef").hexdigest()
 
@@ -163,7 +163,7 @@ class SavingConformance(StoreUnderTest):
         assert self.document(1)["state_checksum"] == _inline_sum({"a": b"1", "b": b"2"})
 
     def test_checksum_of_inline_state_and_sidecar(self) -> None:
-        operators = {"a": OperatorCheckpoint.inline(b"1"), "b": OperatorCheckpoint.external(0, 3)}
+        operators = {"a": OperatorCheckpoint.inline(b"1"), "b": OperatorCheckpoint.external_slice(0, 3)}
         self.open().save_with_state(manifest(1, operator_states=operators), [b"xyz"])
         mixed = hashlib.sha256(_inline_sum({"a": b"1"}).encode() + b"xyz").hexdigest()
         assert self.document(1)["state_checksum"] == mixed
@@ -186,7 +186,7 @@ class SavingConformance(StoreUnderTest):
 
     def test_sidecar_slice_without_a_sidecar_is_refused(self) -> None:
         with pytest.raises(Invalid):
-            self.open().save(manifest(1, operator_states={"agg": OperatorCheckpoint.external(0, 6)}))
+            self.open().save(manifest(1, operator_states={"agg": OperatorCheckpoint.external_slice(0, 6)}))
         assert self.open().list_ids() == []
 
     def test_sidecar_claimed_by_the_caller_is_not_believed(self) -> None:

@@ -45,7 +45,7 @@ class StoreUnderTest:
         raise NotImplementedError
 
     def open_beside(self, **options: Any) -> CheckpointStore:
-        """A handle on another, empty store next to it, whose address only continues this one's where that is possible."""
+        """A handle on another, empty store next to it; best one whose address begins with this one's."""
         raise NotImplementedError
 
     def open_objects(self) -> Objects:
@@ -77,8 +77,8 @@ class StoreUnderTest:
         found: dict[str, Any] = json.loads(self.read(self.manifest_key(checkpoint_id)))
         return found
 
-    def plant(self, checkpoint_id: int, *, sidecar: bytes | None = None, **fields: Any) -> None:
-        """Put a manifest there as a foreign writer would: no section of ours, only the four mandatory fields and these."""
+    def plant(self, checkpoint_id: int, /, *, sidecar: bytes | None = None, **fields: Any) -> None:
+        """Put a manifest there as a foreign writer would: the four mandatory fields and these, no section of ours."""
         plain = {"version": 1, "checkpoint_id": checkpoint_id, "epoch": checkpoint_id, "timestamp_ms": CREATED_MS}
         self.overwrite(self.manifest_key(checkpoint_id), json.dumps(plain | fields, indent=2).encode())
         if sidecar is not None:

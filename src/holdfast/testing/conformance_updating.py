@@ -87,7 +87,7 @@ class UpdatingConformance(StoreUnderTest):
     @pytest.mark.parametrize(
         "change",
         [
-            {"epoch": 2},
+            {"epoch": 3},
             {"watermark": 4},
             {"timestamp_ms": 5},
             {"source_names": ["new"]},

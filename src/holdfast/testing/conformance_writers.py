@@ -52,7 +52,7 @@ class WritersConformance(StoreUnderTest):
             self.open().save(manifest(1))
 
     def test_loser_leaves_the_winners_state_alone(self) -> None:
-        operators = {"agg": OperatorCheckpoint.external(0, 6)}
+        operators = {"agg": OperatorCheckpoint.external_slice(0, 6)}
         self.open().save_with_state(manifest(1, operator_states=operators), [b"winner"])
         with pytest.raises(Fenced):
             self.open().save_with_state(manifest(1, operator_states=operators), [b"loser!"])
@@ -71,7 +71,7 @@ class WritersConformance(StoreUnderTest):
 
     def test_state_of_a_writer_that_died_does_not_block_the_id(self) -> None:
         self.open().save_state_data(1, [b"died before its manifest"])
-        operators = {"agg": OperatorCheckpoint.external(0, 4)}
+        operators = {"agg": OperatorCheckpoint.external_slice(0, 4)}
         self.open().save_with_state(manifest(1, operator_states=operators), [b"mine"])
         assert self.open().load_states(1) == {"agg": b"mine"}
         assert self.open().load_state_data(1) == b"mine"
@@ -100,7 +100,7 @@ class WritersConformance(StoreUnderTest):
 
             def attempt(index: int, number: int = number, stores: list[CheckpointStore] = stores) -> int | None:
                 state = f"state of {index}".encode()
-                operators = {"agg": OperatorCheckpoint.external(0, len(state))}
+                operators = {"agg": OperatorCheckpoint.external_slice(0, len(state))}
                 try:
                     stores[index].save_with_state(manifest(number, watermark=index, operator_states=operators), [state])
                 except Fenced:
