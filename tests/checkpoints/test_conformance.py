@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conftest import interrupt
 from holdfast import CheckpointStore, open_store
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.objects import Objects, open_objects
@@ -34,14 +35,12 @@ class TestLocal(CheckpointStoreConformance):
         return open_objects(self.root)
 
     def plant_leftovers(self) -> int:
+        interrupt(self.root, manifest(2))
         folder = self.root / "checkpoints"
-        (folder / "checkpoint_000002").mkdir()
-        (folder / ".latest.txt.0123456789ab.tmp").write_bytes(b"half a poin")
         (folder / "checkpoint_000003").mkdir()
-        (folder / "checkpoint_000003" / ".manifest.json.0123456789ab.tmp").write_bytes(b'{"vers')
         (folder / "checkpoint_000004").mkdir()
         (folder / "checkpoint_000004" / "state.bin.tmp").write_bytes(b"")
-        return 4
+        return 3
 
 
 class TestLocalObjectLayout(TestLocal):
@@ -54,10 +53,8 @@ class TestLocalObjectLayout(TestLocal):
         return open_store(f"{self.root}2", layout="object", **options)
 
     def plant_leftovers(self) -> int:
-        (self.root / "manifests" / ".manifest-000002.json.0123456789ab.tmp").write_bytes(b'{"vers')
-        (self.root / "checkpoints").mkdir(exist_ok=True)
-        (self.root / "checkpoints" / ".state-000002.bin.0123456789ab.tmp").write_bytes(b"")
-        return 2
+        interrupt(self.root, manifest(2), ObjectLayout())
+        return 1
 
 
 class TestMemory(CheckpointStoreConformance):

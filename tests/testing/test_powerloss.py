@@ -112,6 +112,10 @@ def test_changes_of_one_name_survive_in_their_order() -> None:
     assert outcomes(disk) == {(("/d/a", b"one"),), (), (("/d/a", b"two"),)}
 
 
+def test_what_was_synced_is_past_choosing() -> None:
+    assert outcomes(disk_with(write("a"), sync, remove("a"), write("b"), sync)) == {(("/d/b", b"body"),)}
+
+
 def test_synced_content_never_tears() -> None:
     assert outcomes(disk_with(write("a"))) == {(), (("/d/a", b"body"),)}
 

@@ -13,11 +13,13 @@ import msgspec
 
 from holdfast.checkpoints.catalog import Catalog, in_parallel
 from holdfast.checkpoints.layout import BATCH
+from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER
 from holdfast.checkpoints.orphans import Orphan, find_orphans
 from holdfast.checkpoints.retention import Held, removable
 from holdfast.checkpoints.sidecars import Sidecars
 from holdfast.errors import Corrupt, Invalid
 from holdfast.manifest import CheckpointManifest
+from holdfast.objects.medium import ObjectInfo
 from holdfast.steps import step
 
 log = logging.getLogger("holdfast.checkpoints")
@@ -168,17 +170,24 @@ class Cleaner:
         manifests = self._manifests(sorted(ids))
         owned = {key for manifest in manifests.values() if manifest for key in self._catalog.owned_keys(manifest)}
         prefixes = {match["prefix"] for key in owned if (match := BATCH.fullmatch(key))} - {""}
-        for prefix in sorted(prefixes):
-            listing += self._catalog.objects.list(f"{prefix}checkpoints/")
+        elsewhere = [f"{prefix}checkpoints/" for prefix in sorted(prefixes)]
+        for folder in elsewhere:
+            listing += self._catalog.objects.list(folder)
         return find_orphans(
             listing,
-            self._catalog.objects.leftovers(),
+            self._leftovers((*layout.folders, LEASE_FOLDER, *elsewhere)),
             manifests,
             owned,
             layout,
             written_before=self._clock() - age,
             abandoned={sidecar.key for sidecar in self._sidecars.unsaved.values()},
         )
+
+    def _leftovers(self, folders: tuple[str, ...]) -> list[ObjectInfo]:
+        """Temporary files, and empty folders with a checkpoint's name; empty ones of any other name are not ours."""
+        layout = self._catalog.layout
+        found = [info for folder in folders for info in self._catalog.objects.leftovers(folder)]
+        return [info for info in found if info.key[-1] != "/" or layout.manifest_id(f"{info.key}manifest.json")]
 
     def _manifests(self, ids: list[int]) -> dict[int, CheckpointManifest | None]:
         """Manifests by id; None where one is damaged, in which case nothing it may own is touched."""

@@ -133,6 +133,8 @@ def _run(given: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Abort:
         raise KeyboardInterrupt from None
+    except SystemExit:  # click's only use of it here is a pipe whose reader has gone
+        return PIPE_CLOSED
     except click.ClickException as error:
         return _usage_failed(given, error)
     except HoldfastError as error:

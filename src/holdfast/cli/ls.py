@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import click
+import msgspec
 
 from holdfast.checkpoints.catalog import in_parallel
 from holdfast.cli import pointer, wording
@@ -44,10 +45,12 @@ def command(opened: Opened, output: Output, *, limit: int | None, every: bool) -
     shown = ids[::-1][:most]
     seen = [one for one in in_parallel(lambda number: look_at(opened, number), shown) if one.state != "gone"]
     latest = pointer.observe(opened.catalog, ids, [one.checkpoint_id for one in seen if one.state == "damaged"])
-    listing = [_as_json(opened, one, sizes[one.checkpoint_id], latest.names) for one in seen]
+    checkpoints = [_as_json(opened, one, sizes[one.checkpoint_id], latest.names) for one in seen]
 
-    if listing:
-        output.table(HEADER, [_row(item, int(time.time() * 1000)) for item in listing], right=(0, 1, 4), spare=(2, 5))
+    if seen:
+        now_ms = int(time.time() * 1000)
+        rows = [_row(one, item, now_ms) for one, item in zip(seen, checkpoints, strict=True)]
+        output.table(HEADER, rows, right=(0, 1, 4), spare=(2, 5))
     else:
         output.note(f"{opened.address} has no checkpoints.")
         if hint := why_empty(opened):
@@ -56,7 +59,7 @@ def command(opened: Opened, output: Output, *, limit: int | None, every: bool) -
         output.note(f"… and {wording.number(len(ids) - len(shown))} older (--all shows them)")
     if latest.problem:
         output.note(latest.problem)
-    output.finish(opened.address, {"checkpoints": listing, "total": len(ids), "latest": latest.as_json()})
+    output.finish(opened.address, {"checkpoints": checkpoints, "total": len(ids), "latest": latest.as_json()})
     return Unavailable.exit_code if any(one.state == "unreadable" for one in seen) else 0
 
 
@@ -74,33 +77,28 @@ def _as_json(opened: Opened, seen: Seen, manifest_bytes: int, latest: int | None
         "epoch": manifest.epoch,
         "timestamp_ms": manifest.timestamp_ms,
         "size_bytes": stored_size(opened, manifest, manifest_bytes),
-        "kind": wording.kind(manifest),
         "is_incremental": manifest.is_incremental,
         "parent_id": manifest.parent_id,
-        "sinks": wording.sinks(manifest),
-        "sink_commit_statuses": {
-            name: wording.status_word(status) for name, status in manifest.sink_commit_statuses.items()
-        },
+        "sink_commit_statuses": msgspec.to_builtins(manifest.sink_commit_statuses),
     }
 
 
-def _row(item: dict[str, Any], now_ms: int) -> Row:
-    state = [] if item["state"] == "ok" else [f"{item['state'].upper()}: {item['reason']}"]
-    if item["is_latest"]:
-        state.insert(0, "latest")
-    mark = Cell(", ".join(state), "bad" if item["state"] != "ok" else "good")
-    checkpoint_id = Cell(str(item["checkpoint_id"]), "strong")
-    if "epoch" not in item:
-        return (checkpoint_id, "-", "-", "-", "-", "-", "-", mark)
-    statuses = item["sink_commit_statuses"].values()
-    settled = "bad" if "failed" in statuses else "doubtful" if "pending" in statuses else ""
+def _row(seen: Seen, item: dict[str, Any], now_ms: int) -> Row:
+    words = ["latest"] if item["is_latest"] else []
+    if seen.state != "ok":
+        words.append(f"{seen.state.upper()}: {seen.reason}")
+    checkpoint_id = Cell(str(seen.checkpoint_id), "strong")
+    state = Cell(", ".join(words), "good" if seen.state == "ok" else "bad")
+    manifest = seen.manifest
+    if manifest is None:
+        return (checkpoint_id, "-", "-", "-", "-", "-", "-", state)
     return (
         checkpoint_id,
-        str(item["epoch"]),
-        wording.moment(item["timestamp_ms"]),
-        wording.age(item["timestamp_ms"], now_ms),
+        str(manifest.epoch),
+        wording.moment(manifest.timestamp_ms),
+        wording.age(manifest.timestamp_ms, now_ms),
         wording.size(item["size_bytes"]),
-        item["kind"],
-        Cell(item["sinks"], settled),  # type: ignore[arg-type]
-        mark,
+        wording.kind(manifest),
+        Cell(wording.sinks(manifest), "" if manifest.is_settled else "doubtful"),
+        state,
     )

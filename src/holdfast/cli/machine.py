@@ -6,12 +6,12 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import msgspec
 
 from holdfast.cli.output import ENVELOPE_VERSION, Bar, Line, Row, shown_address
-from holdfast.cli.progress import Unseen
+from holdfast.cli.progress import Unit, Unseen
 from holdfast.errors import HoldfastError
 
 _ODD = re.compile("\x7f")  # JSON leaves this one bare; every other control character is escaped already
@@ -45,7 +45,7 @@ class MachineOutput:
         self._notes.append(text)
 
     @contextlib.contextmanager
-    def bar(self, what: str, total: int, *, unit: Literal["bytes", "items"]) -> Iterator[Bar]:
+    def bar(self, what: str, total: int, *, unit: Unit) -> Iterator[Bar]:
         yield Unseen()
 
     def ask(self, question: str) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import click
@@ -102,9 +103,9 @@ def on_store(verb: Verb) -> Verb:
         **parameters: Any,
     ) -> int:
         output = choose_output(click.get_current_context().info_name or "", as_json)
-        _follow_log(output, debug)
-        opened: Opened = open_existing(url, layout=layout, options=dict(settings))
-        return verb(opened, output, **parameters)
+        with _log_as_notes(output, debug):
+            opened: Opened = open_existing(url, layout=layout, options=dict(settings))
+            return verb(opened, output, **parameters)
 
     return with_store
 
@@ -127,9 +128,17 @@ class _ToNotes(logging.Handler):
         self._output.note(record.getMessage())
 
 
-def _follow_log(output: Output, debug: bool) -> None:
+@contextlib.contextmanager
+def _log_as_notes(output: Output, debug: bool) -> Iterator[None]:
     log = logging.getLogger("holdfast")
-    log.handlers = [handler for handler in log.handlers if not isinstance(handler, _ToNotes)]
-    log.addHandler(_ToNotes(output))
+    handler = _ToNotes(output)
+    before = log.level, log.propagate
+    log.addHandler(handler)
     log.setLevel(logging.DEBUG if debug else logging.WARNING)
     log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]

@@ -12,12 +12,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import click
 
 from holdfast.cli.output import Bar, Cell, Line, Row, Style
-from holdfast.cli.progress import Unseen, rich_bar
+from holdfast.cli.progress import LateBar, Unit, Unseen
 from holdfast.cli.wording import printable, width
 from holdfast.errors import HoldfastError
 
@@ -29,7 +29,7 @@ _LOOKS: dict[Style, dict[str, Any]] = {
     "strong": {"bold": True},
 }
 GAP = "  "
-LEAST_LAST = 20
+LEAST_LAST = 16
 """Room that the last column gets before it is wrapped, if it needs that much."""
 
 
@@ -105,17 +105,18 @@ class PeopleOutput:
             self._stderr.write(self._painted([Cell("note: ", "doubtful"), text], self._stderr) + "\n")
 
     @contextlib.contextmanager
-    def bar(self, what: str, total: int, *, unit: Literal["bytes", "items"]) -> Iterator[Bar]:
+    def bar(self, what: str, total: int, *, unit: Unit) -> Iterator[Bar]:
         self._stdout.flush()
         if not self.has_bars:
             yield Unseen()
             return
-        with rich_bar(printable(what), total, unit=unit, stderr=self._stderr, has_colour=self._has_colour) as bar:
-            self._bar = bar
-            try:
-                yield bar
-            finally:
-                self._bar = Unseen()
+        bar = LateBar(what, total, unit=unit, stderr=self._stderr, has_colour=self._has_colour)
+        self._bar = bar
+        try:
+            yield bar
+        finally:
+            self._bar = Unseen()
+            bar.close()
 
     def ask(self, question: str) -> bool:
         self._stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
 from holdfast.checkpoints import RecoveryReport
 from holdfast.cli import pointer, wording
@@ -137,9 +138,7 @@ def _as_json(
             "timestamp_ms": chosen.timestamp_ms,
             "source_offsets": {name: source.offsets for name, source in chosen.source_offsets.items()},
             "watermark": chosen.watermark,
-            "sink_commit_statuses": {
-                name: wording.status_word(status) for name, status in chosen.sink_commit_statuses.items()
-            },
+            "sink_commit_statuses": msgspec.to_builtins(chosen.sink_commit_statuses),
         }
     return {
         "chosen_id": report.chosen_id,

@@ -60,12 +60,14 @@ def command(
     existing = set(there)
     wanted = list(dict.fromkeys(resolve(opened, one) for one in ids)) if ids else there[::-1]
     report = _reporter(output, wanted, quiet)
-    with output.bar("verifying", _bytes_ahead(opened, output, wanted) if deep else 0, unit="bytes") as bar:
-        validator = Validator(opened.catalog, vnode_count, deep=deep, progress=bar.advance)
+    total = _bytes_ahead(opened, output, wanted) if deep else len(wanted)
+    with output.bar("verifying", total, unit="bytes" if deep else "items") as bar:
+        validator = Validator(opened.catalog, vnode_count, deep=deep, progress=bar.advance if deep else None)
         verdicts = []
         for number in wanted:
             bar.describe(f"verifying {number}")
             verdicts.append(report(_judge(validator, number, is_there=number in existing)))
+            bar.advance(0 if deep else 1)
     damaged = [verdict.checkpoint_id for verdict in verdicts if verdict.state == "damaged"]
     latest = pointer.observe(opened.catalog, there, damaged)
     orphans = [] if ids else _orphans(opened, output)

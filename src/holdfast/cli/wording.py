@@ -112,11 +112,11 @@ def sink_status(status: SinkStatus | None) -> str:
 
 def sinks(manifest: CheckpointManifest) -> str:
     """How many sinks are where, the ones to worry about first."""
-    found = Counter(status_word(status) for status in manifest.sink_commit_statuses.values())
+    found = Counter(_status_word(status) for status in manifest.sink_commit_statuses.values())
     return ", ".join(f"{found[word]} {word}" for word in ("failed", "pending", "committed") if found[word]) or "-"
 
 
-def status_word(status: SinkStatus) -> str:
+def _status_word(status: SinkStatus) -> str:
     return "failed" if isinstance(status, SinkFailed) else status.lower()
 
 

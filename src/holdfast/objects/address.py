@@ -21,11 +21,12 @@ ENDPOINT_SETTINGS = ("endpoint", "endpoint_url")
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _shared_memory: dict[str, MemoryStore] = {}
 
-RETRIES: Any = {
+RETRIES_OF_READS: Any = {
     "max_retries": 4,
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
     "retry_timeout": timedelta(seconds=60),
 }
+NO_RETRIES: Any = {"max_retries": 0}  # of conditional writes: those are ours to repeat, see `attempts`
 
 
 def is_local(url: str) -> bool:
@@ -67,18 +68,19 @@ def _open_cloud(url: str, scheme: str, options: Mapping[str, str] | None) -> Clo
         raise Invalid(f"{shown} names no bucket.", code="address.bucket", about=shown)
     config, client = _split_options(options or {})
     try:
-        store = from_url(url, config=config, client_options=client, retry_config=RETRIES)
+        reads = from_url(url, config=config, client_options=client, retry_config=RETRIES_OF_READS)
+        writes = from_url(url, config=config, client_options=client, retry_config=NO_RETRIES)
     except Exception as error:
         raise Invalid(
             f"{shown} could not be opened: {str(error).splitlines()[0][:300]}", code="address.refused", about=shown
         ) from error
-    return CloudObjects(store, shown)
+    return CloudObjects(reads, shown, writes=writes)
 
 
 def _split_options(options: Mapping[str, str]) -> tuple[Any, Any]:
     """Settings of the service and settings of its HTTP client, which obstore wants apart."""
     config = {key.lower(): value for key, value in options.items()}
-    client: dict[str, Any] = {"connect_timeout": "5 seconds", "read_timeout": "60 seconds", "timeout": "30 minutes"}
+    client: dict[str, Any] = {"connect_timeout": "5 seconds", "read_timeout": "30 seconds", "timeout": "30 minutes"}
     for key in list(config):
         bare = key.removeprefix("aws_")
         if bare == "allow_http":

@@ -15,6 +15,7 @@ import obstore
 from obstore import exceptions as cloud_errors
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
+from holdfast.objects.attempts import Unanswered, send
 from holdfast.objects.keys import check_key, check_prefix
 from holdfast.objects.medium import UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 from holdfast.steps import step
@@ -22,17 +23,21 @@ from holdfast.steps import step
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
 PIECE = 4 << 20
 REMEMBERED_OBJECTS = 16
+MOST_ROUNDS = 100  # of losing an update to others before giving up
 REMEMBERED_BYTES = 1 << 20
 _ABSENT = (cloud_errors.NotFoundError, FileNotFoundError)
 _TAKEN = (cloud_errors.AlreadyExistsError, FileExistsError)
+_CHANGED = (*_ABSENT, cloud_errors.PreconditionError)
 _REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedError, PermissionError)
 
 
 class CloudObjects:
     """The `Objects` of one bucket and prefix."""
 
-    def __init__(self, store: Any, address: str) -> None:
+    def __init__(self, store: Any, address: str, *, writes: Any = None) -> None:
+        """`writes` is the same place opened without retries of its own, for conditional writes."""
         self._store = store
+        self._writes = writes or store
         self._address = address
         self._written: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
 
@@ -54,37 +59,31 @@ class CloudObjects:
         body = b"".join(chunks) if len(chunks) != 1 else chunks[0]
         with step("object.create", key=key):
             try:
-                tag = self._put(key, body, "create")
+                tag = self._put(key, body, "create", _TAKEN)
             except _TAKEN:
-                raise Conflict(f"{key} exists already.", code="object.exists", about=self._shown(key)) from None
-            except Exception as error:
-                self._settle_create(key, body, error)
+                raise self._taken(key) from None
+            except Unanswered as failed:
+                self._settle(key, body, failed)
                 return
         self._remember(key, tag, body)
 
     def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
         check_key(key)
         tag, current = self._written.get(key, (None, None))
-        for _ in range(100):
+        body = _unless_refused(change, current)
+        if body is None:  # decided on what we remember, or on nothing: look before leaving it at that
+            tag, current = self._read_tagged(key, limit)
             body = change(current)
-            if body is None and tag is None and current is None:
-                tag, current = self._read_tagged(key, limit)
-                body = change(current)
+        for _ in range(MOST_ROUNDS):
             if body is None:
                 return False
-            try:
-                with step("object.update", key=key):
-                    new_tag = self._put(key, body, "create" if tag is None else {"e_tag": tag})
-            except (*_TAKEN, *_ABSENT, cloud_errors.PreconditionError):
-                tag, current = self._read_tagged(key, limit)
-                if current == body:  # our own write, whose reply was lost and which was then sent again
+            with step("object.update", key=key):
+                if self._replace(key, tag, body):
                     return True
-                continue
-            except Exception as error:
-                self._settle_update(key, body, error)
+            tag, current = self._read_tagged(key, limit)
+            if current == body:
                 return True
-            self._remember(key, new_tag, body)
-            return True
+            body = change(current)
         raise Conflict(
             f"{key} kept changing while it was being updated.",
             code="object.contended",
@@ -145,13 +144,36 @@ class CloudObjects:
             with step("object.delete", keys=len(doomed)), self._explained(doomed[0], writing=True), absent_is_fine:
                 obstore.delete(self._store, doomed)
 
-    def leftovers(self) -> Listing:
+    def leftovers(self, prefix: str = "") -> Listing:
         """None: a conditional write is one request, and leaves nothing when it fails."""
         return []
 
-    def _put(self, key: str, body: Bytes, mode: Any) -> str | None:
-        result = obstore.put(self._store, key, body, mode=mode)
-        return result["e_tag"]
+    def _replace(self, key: str, tag: str | None, body: bytes) -> bool:
+        """Write a body in place of the one with this tag (None: of none at all); False if that is no longer there."""
+        self._written.pop(key, None)
+        try:
+            if tag is None:
+                new_tag = self._put(key, body, "create", _TAKEN)
+            else:
+                new_tag = self._put(key, body, {"e_tag": tag}, _CHANGED)
+        except (*_TAKEN, *_CHANGED):
+            return False
+        except Unanswered as failed:
+            try:
+                self._settle(key, body, failed)
+            except Conflict:
+                if isinstance(failed.last, (*_TAKEN, *_CHANGED)):
+                    return False
+                raise self._translated(failed.last, key, writing=True) from failed
+            return True
+        self._remember(key, new_tag, body)
+        return True
+
+    def _put(self, key: str, body: Bytes, mode: Any, answers: tuple[type[Exception], ...]) -> str | None:
+        def write() -> str | None:
+            return obstore.put(self._writes, key, body, mode=mode)["e_tag"]
+
+        return send(write, answers)
 
     def _read_tagged(self, key: str, limit: int) -> tuple[str | None, bytes | None]:
         try:
@@ -173,37 +195,30 @@ class CloudObjects:
         while len(self._written) > REMEMBERED_OBJECTS:
             self._written.popitem(last=False)
 
-    def _settle_create(self, key: str, body: Bytes, error: Exception) -> None:
-        """Find out whether a create that ended in an error took effect all the same."""
-        if isinstance(error, _REFUSED):
-            raise self._translated(error, key, writing=True) from error
-        found = self._read_back(key, len(memoryview(body)), error)
-        if found is None:
-            raise self._translated(error, key, writing=True) from error
-        if found != body:
-            raise Conflict(f"{key} exists already.", code="object.exists", about=self._shown(key)) from error
-
-    def _settle_update(self, key: str, body: bytes, error: Exception) -> None:
-        self._written.pop(key, None)
-        if isinstance(error, _REFUSED) or self._read_back(key, len(body), error) != body:
-            raise self._translated(error, key, writing=True) from error
-
-    def _read_back(self, key: str, size: int, error: Exception) -> bytes | None:
+    def _settle(self, key: str, body: Bytes, failed: Unanswered) -> None:
+        """Find out whether a write without an answer took effect: return if it did, raise if it did not."""
+        if not failed.may_have_arrived:
+            raise self._translated(failed.last, key, writing=True) from failed
         try:
-            return self.read(key, limit=max(size, PIECE))
+            found = self.read(key, limit=max(memoryview(body).nbytes, PIECE))
         except NotFound:
-            return None
+            raise self._translated(failed.last, key, writing=True) from failed
         except Corrupt:
-            return b""  # larger than anything we sent: not ours
+            raise self._taken(key) from failed  # larger than anything we sent
         except HoldfastError:
             raise OutcomeUnknown(
                 f"Writing {self._shown(key)} failed and it could not be read back: it may or may not be there. "
-                f"{_first_line(error)}",
+                f"{_first_line(failed.last)}",
                 code="object.outcome-unknown",
                 about=self._shown(key),
                 unchanged="everything that was acknowledged before",
                 next_step="read the object back when the store answers again, then decide",
-            ) from error
+            ) from failed
+        if found != body:
+            raise self._taken(key) from failed
+
+    def _taken(self, key: str) -> Conflict:
+        return Conflict(f"{key} exists already.", code="object.exists", about=self._shown(key))
 
     @contextlib.contextmanager
     def _explained(self, key: str, *, writing: bool = False) -> Iterator[None]:
@@ -216,6 +231,13 @@ class CloudObjects:
 
     def _translated(self, error: Exception, key: str, *, writing: bool) -> HoldfastError:
         about = self._shown(key)
+        if "NoSuchBucket" in str(error) or (writing and isinstance(error, _ABSENT)):
+            return NotFound(
+                f"The bucket of {self._address} does not exist, or is not visible with these credentials.",
+                code="bucket.not-found",
+                about=self._address,
+                next_step="check the address, or create the bucket",
+            )
         if isinstance(error, _ABSENT):
             return NotFound(f"{about} is not there.", code="object.not-found", about=about)
         denied = isinstance(error, _REFUSED)
@@ -229,6 +251,13 @@ class CloudObjects:
 
     def _shown(self, key: str) -> str:
         return self._address.rstrip("/") + "/" + key if not self._address.endswith("//") else self._address + key
+
+
+def _unless_refused(change: Change, current: bytes | None) -> bytes | None:
+    try:
+        return change(current)
+    except HoldfastError:
+        return None
 
 
 def _as_info(meta: Any) -> ObjectInfo:

@@ -11,12 +11,13 @@ MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200  # file systems stop at 255; our temporary names need the rest
 
 
+_TEMPORARY = re.compile(r"\..+\.[0-9a-z]+-\d+\.tmp")
 FOREIGN_TEMPORARY = ("manifest.json.tmp", "state.bin.tmp", "latest.txt.tmp")  # LaminarDB's
 
 
 def is_temporary(name: str) -> bool:
     """Whether a file of this name can only be what an interrupted write left behind."""
-    return (name.startswith(".") and name.endswith(".tmp")) or name in FOREIGN_TEMPORARY
+    return _TEMPORARY.fullmatch(name) is not None or name in FOREIGN_TEMPORARY
 
 
 def check_key(key: str, *, temporary: bool = False) -> str:

@@ -116,6 +116,7 @@ class LocalObjects:
 
     def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
         with self._explained((*keys, *then, "")[0], writing=True):
+            then = [key for key in then if self.info(key) is not None]
             folders = self._remove_all(keys)
             if then:
                 for folder in folders:
@@ -125,10 +126,9 @@ class LocalObjects:
             for folder in folders:
                 self._remove_if_empty(folder)
 
-    def leftovers(self) -> Listing:
-        """Temporary files of interrupted writes, and empty folders (their keys end in `/`)."""
-        with self._explained(self.root):
-            found = self._walk("", empty_folders=True)
+    def leftovers(self, prefix: str = "") -> Listing:
+        with self._explained(prefix or self.root):
+            found = self._walk(check_prefix(prefix).rstrip("/"), empty_folders=True)
             return sorted(
                 (
                     ObjectInfo(key + "/" if entry.is_directory else key, entry.size, entry.modified)
@@ -254,6 +254,8 @@ class LocalObjects:
         except HoldfastError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
+            if writing:
+                raise self._as_unavailable(error, key, writing) from error
             raise NotFound(f"{key} is not there.", code="object.not-found", about=self._shown(key)) from error
         except OSError as error:
             raise self._as_unavailable(error, key, writing) from error
@@ -274,6 +276,8 @@ class LocalObjects:
 
 
 _ADVICE = {
+    errno.ENOENT: ("disk.swept", "try again; a clean-up removed the unfinished file, or the directory was removed"),
+    errno.ENOTDIR: ("disk.not-a-directory", "remove the file that stands where a directory should be"),
     errno.ENOSPC: ("disk.full", "free some space and try again"),
     errno.EDQUOT: ("disk.full", "raise the quota or free some space, and try again"),
     errno.EROFS: ("disk.read-only", "mount the disk writable"),

@@ -83,5 +83,7 @@ class Objects(Protocol):
         so its coming back does no harm and is not worth a sync.
         """
 
-    def leftovers(self) -> Listing:
-        """What interrupted writes left behind and no listing shows. `delete` takes these keys too."""
+    def leftovers(self, prefix: str = "") -> Listing:
+        """What interrupted writes left below `prefix` and no listing shows: temporary files, and empty folders (their
+        keys end in `/`). `delete` takes these keys too.
+        """

@@ -57,7 +57,7 @@ class StoreUnderTest:
         """The way round the store under test."""
         return self.open_objects()
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         return [info.key for info in self.objects.list("")]
 
     def read(self, key: str) -> bytes:

@@ -137,7 +137,7 @@ class UpdatingConformance(StoreUnderTest):
             self.open().update_manifest(manifest(7))
         with pytest.raises(Invalid):
             self.open().update_manifest(manifest(0, epoch=1))
-        assert self.keys() == []
+        assert self.all_keys() == []
         assert self.objects.leftovers() == []
 
     def test_update_of_what_was_removed(self) -> None:

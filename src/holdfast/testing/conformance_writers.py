@@ -60,7 +60,7 @@ class WritersConformance(StoreUnderTest):
             self.open().save_state_data(1, [b"loser!"])
         assert self.open().load_states(1) == {"agg": b"winner"}
         assert self.open().validate_checkpoint(1).valid
-        assert [key for key in self.keys() if "state" in key] == [self.sidecar_key(1)]
+        assert [key for key in self.all_keys() if "state" in key] == [self.sidecar_key(1)]
 
     def test_losers_state_is_not_taken_for_the_winners(self) -> None:
         self.open().save(manifest(1))
@@ -145,7 +145,7 @@ class WritersConformance(StoreUnderTest):
         stale.claim("old driver")
         stale.save(pending(1))
         self.open().claim("new driver")
-        before = {key: self.read(key) for key in self.keys()}
+        before = {key: self.read(key) for key in self.all_keys()}
         steps: list[Callable[[], object]] = [
             lambda: stale.save(manifest(2)),
             lambda: stale.save_with_state(manifest(2), [b"x"]),
@@ -159,7 +159,7 @@ class WritersConformance(StoreUnderTest):
             with pytest.raises(Fenced) as caught:
                 durable_step()
             assert "new driver" in str(caught.value)
-        assert {key: self.read(key) for key in self.keys()} == before
+        assert {key: self.read(key) for key in self.all_keys()} == before
 
     def test_reading_needs_no_lease(self) -> None:
         stale = self.open()
@@ -188,4 +188,4 @@ class WritersConformance(StoreUnderTest):
     def test_parent_that_is_not_there_is_refused(self) -> None:
         with pytest.raises(Invalid):
             self.open().save(replace(manifest(2), is_incremental=True, parent_id=1))
-        assert self.keys() == []
+        assert self.all_keys() == []
