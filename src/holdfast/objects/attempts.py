@@ -64,12 +64,13 @@ def send(
             return write()
         except Exception as error:
             passing = is_passing_conflict(error)
-            if isinstance(error, answers) and not passing and not may_have_arrived:
+            is_answer = isinstance(error, answers) and not passing
+            if is_answer and not may_have_arrived:
                 raise
             failure = failure_of(error)
             may_have_arrived |= failure == "unknown"
-            no_use = (failure == "refused" and not passing) or isinstance(error, answers)
-            if no_use or number == TRIES - 1 or clock() - began > NO_MORE_AFTER:
+            is_final = is_answer or (failure == "refused" and not passing)
+            if is_final or number == TRIES - 1 or clock() - began > NO_MORE_AFTER:
                 raise Unanswered(error, may_have_arrived=may_have_arrived) from error
         pause(FIRST_PAUSE * 2**number * random.uniform(0.75, 1.25))
     raise AssertionError("the last try either returns or raises")

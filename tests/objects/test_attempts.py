@@ -1,0 +1,118 @@
+"""Which tries of a conditional write may have arrived: a table, with no network and no waiting."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.objects.attempts import NO_MORE_AFTER, TRIES, Unanswered, failure_of, send
+
+
+class Taken(Exception):
+    """Stands for 'exists already'."""
+
+
+CONNECT = "Generic S3 error\n\nDebug source: HttpError { kind: Connect }"
+DROPPED = "Generic S3 error\n\nDebug source: HttpError { kind: Request }"
+TIMEOUT = "Generic S3 error\n\nDebug source: HttpError { kind: Timeout }"
+
+
+def status(code: int, kind: type[Exception] = RuntimeError) -> Exception:
+    return kind(f"Generic S3 error\n\nDebug source: Status {{\n    status: {code},\n}}")
+
+
+def replies(*script: object) -> tuple[list[object], object]:
+    left = list(script)
+
+    def write() -> str:
+        reply = left.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return str(reply)
+
+    return left, write
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError(CONNECT), "not-sent"),
+        (RuntimeError(DROPPED), "unknown"),
+        (RuntimeError(TIMEOUT), "unknown"),
+        (status(500), "unknown"),
+        (status(503), "unknown"),
+        (status(403), "refused"),
+        (status(404), "refused"),
+        (RuntimeError("nothing known about it"), "unknown"),
+    ],
+)
+def test_how_far_a_request_got(error: Exception, expected: str) -> None:
+    assert failure_of(error) == expected
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ["tag"],
+        [RuntimeError(CONNECT), "tag"],
+        [status(503), RuntimeError(DROPPED), "tag"],
+        [status(409, Taken), "tag"],
+    ],
+    ids=["at once", "after no connection", "after lost replies", "after a conflict that passed"],
+)
+def test_a_write_that_gets_through(script: list[object]) -> None:
+    left, write = replies(*script)
+    assert send(write, (Taken,), pause=lambda _: None) == "tag"
+    assert left == []
+
+
+def test_an_answer_is_raised_as_it_is() -> None:
+    _, write = replies(Taken("412"))
+    with pytest.raises(Taken):
+        send(write, (Taken,), pause=lambda _: None)
+
+
+def test_an_answer_after_no_connection_is_still_an_answer() -> None:
+    _, write = replies(RuntimeError(CONNECT), Taken("412"))
+    with pytest.raises(Taken):
+        send(write, (Taken,), pause=lambda _: None)
+
+
+def test_an_answer_after_a_lost_reply_may_speak_of_our_own_write() -> None:
+    _, write = replies(RuntimeError(DROPPED), Taken("412"))
+    with pytest.raises(Unanswered) as caught:
+        send(write, (Taken,), pause=lambda _: None)
+    assert caught.value.may_have_arrived
+    assert isinstance(caught.value.last, Taken)
+
+
+@pytest.mark.parametrize(("error", "arrived"), [(CONNECT, False), (DROPPED, True)])
+def test_tries_are_bounded(error: str, arrived: bool) -> None:
+    left, write = replies(*[RuntimeError(error)] * (TRIES + 3))
+    pauses: list[float] = []
+    with pytest.raises(Unanswered) as caught:
+        send(write, (Taken,), pause=pauses.append)
+    assert caught.value.may_have_arrived is arrived
+    assert len(left) == 3
+    assert len(pauses) == TRIES - 1
+    assert pauses == sorted(pauses)
+
+
+def test_a_refusal_is_not_tried_again() -> None:
+    left, write = replies(status(403), "tag")
+    with pytest.raises(Unanswered) as caught:
+        send(write, (Taken,), pause=lambda _: None)
+    assert not caught.value.may_have_arrived
+    assert left == ["tag"]
+
+
+def test_slow_failures_are_not_repeated_for_ever() -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += NO_MORE_AFTER
+        return now[0]
+
+    left, write = replies(RuntimeError(TIMEOUT), RuntimeError(TIMEOUT), "tag")
+    with pytest.raises(Unanswered):
+        send(write, (Taken,), clock=clock, pause=lambda _: None)
+    assert len(left) == 1
