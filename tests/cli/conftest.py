@@ -1,52 +1,16 @@
-"""Running the command line: in this process for speed, in a child for exit codes, at a pseudo-terminal for looks."""
+"""Fixtures of the command line's tests."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import io
-import json
-import os
-import pty
-import select
-import struct
-import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
+from cli_running import Ran, fill
 
-import holdfast
-from holdfast import CheckpointManifest, ConnectorCheckpoint, OperatorCheckpoint
 from holdfast.cli import main
-
-EPOCH_ONE = 1_700_000_000_000
-COMMAND = [sys.executable, "-m", "holdfast"]
-
-
-@dataclass
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def data(self) -> Any:
-        return self.json["data"]
-
-    @property
-    def error(self) -> Any:
-        return json.loads(self.err)["error"]
 
 
 @pytest.fixture
@@ -66,90 +30,6 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     return invoke
 
 
-def environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "HOLDFAST_DEBUG")}
-    return kept | {"TERM": "xterm-256color"} | changes
-
-
-def in_child(*arguments: object, **changes: str) -> Ran:
-    """A process of its own with pipes for streams."""
-    words = [*COMMAND, *(str(argument) for argument in arguments)]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(**changes), check=False, timeout=60)
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
-def at_terminal(*arguments: object, keys: str = "", after: str = "", columns: int = 120, **changes: str) -> Ran:
-    """A process of its own at a pseudo-terminal; `keys` are typed once `after` has appeared. Both streams are in `out`."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    words = [*COMMAND, *(str(argument) for argument in arguments)]
-
-    def take_terminal() -> None:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that ^C reaches the child
-
-    child = subprocess.Popen(
-        words,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env=environment(COLUMNS="", **changes),
-        start_new_session=True,
-        preexec_fn=take_terminal,
-    )
-    os.close(slave)
-    seen = b""
-    deadline = time.monotonic() + 60
-    typed = not keys
-    try:
-        while time.monotonic() < deadline:
-            if not select.select([master], [], [], 1.0)[0]:
-                continue
-            try:
-                piece = os.read(master, 1 << 16)
-            except OSError as error:
-                assert error.errno == errno.EIO  # the child has gone
-                break
-            if not piece:
-                break
-            seen += piece
-            if not typed and after.encode() in seen:
-                os.write(master, keys.encode())
-                typed = True
-        return Ran(child.wait(10), seen.decode().replace("\r\n", "\n"), "")
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-        os.close(master)
-
-
-def manifest(number: int, **changes: Any) -> CheckpointManifest:
-    """A checkpoint of a small pipeline: two sources, two sinks."""
-    plain = CheckpointManifest.new(number, number * 10, timestamp_ms=EPOCH_ONE + number * 60_000)
-    settings: dict[str, Any] = {
-        "source_offsets": {
-            "orders": ConnectorCheckpoint({"0": str(1000 * number), "1": str(900 * number)}, number * 10),
-            "clicks": ConnectorCheckpoint({"file": f"part-{number}"}, number * 10),
-        },
-        "source_names": ["clicks", "orders"],
-        "sink_names": ["lake", "pg"],
-        "sink_epochs": {"lake": number * 10, "pg": number * 10},
-        "sink_commit_statuses": {"lake": "Committed", "pg": "Committed"},
-        "watermark": EPOCH_ONE + number,
-        "pipeline_hash": 0xFEED,
-    }
-    return msgspec.structs.replace(plain, **settings | changes)
-
-
-def fill(address: str, count: int = 3, **options: Any) -> None:
-    """Checkpoints 1 to `count`, each with a sidecar."""
-    store = holdfast.open_store(address, max_retained=None, **options)
-    for number in range(1, count + 1):
-        state = bytes([number]) * 5000
-        operators = {"agg": OperatorCheckpoint.external_slice(0, len(state)), "tiny": OperatorCheckpoint.inline(b"t")}
-        store.save_with_state(manifest(number, operator_states=operators), [state])
-
-
 @pytest.fixture
 def store_dir(tmp_path: Path) -> Path:
     """Three sound checkpoints on disk."""
@@ -161,35 +41,8 @@ _names = iter(range(10**9))
 
 
 @pytest.fixture
-def memory_url() -> Iterator[str]:
+def memory_url() -> str:
     """Three sound checkpoints in this process's memory."""
     address = f"memory://cli-{next(_names)}"
     fill(address)
-    yield address
-
-
-def manifest_path(store: Path, number: int) -> Path:
-    return store / f"checkpoints/checkpoint_{number:06}/manifest.json"
-
-
-def sidecar_path(store: Path, number: int) -> Path:
-    return store / f"checkpoints/checkpoint_{number:06}/state.bin"
-
-
-def flip(path: Path, position: int = 7) -> None:
-    """Damage one bit."""
-    body = bytearray(path.read_bytes())
-    body[position] ^= 1
-    path.write_bytes(body)
-
-
-def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Every entry below a directory, with what must not change when somebody only looks."""
-    return {
-        str(path.relative_to(root)): (
-            path.stat().st_mode,
-            path.stat().st_mtime_ns,
-            path.read_bytes() if path.is_file() else b"",
-        )
-        for path in [root, *root.rglob("*")]
-    }
+    return address

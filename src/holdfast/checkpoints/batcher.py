@@ -47,7 +47,7 @@ class BatchMetrics(msgspec.Struct, frozen=True):
     bytes_after_compression: int = 0
     """Whole objects, headers included."""
     put_count: int = 0
-    """Objects that were created; a flush that found its object already there adds none."""
+    """Objects that were created."""
 
 
 class CheckpointBatcher:
@@ -118,18 +118,17 @@ class CheckpointBatcher:
     def flush(self, epoch: int) -> BatchObject | None:
         """Write the buffer as one object of this epoch and empty it; None, and no request, if it was empty already.
 
-        Guarantees: durable on return. No object is ever overwritten by other content: a second flush in an epoch,
-        or another batcher's, gets the next part number. When it raises, the buffer is as it was, and flushing the
-        same entries again settles it, even if the failed attempt was stored after all: it is found and adopted. So
-        is what an earlier run of the same work left behind.
-        Does not guarantee: that part numbers have no gaps.
+        Guarantees: durable on return. No object is ever overwritten: a second flush in an epoch, another batcher's, or
+        one after an attempt that failed gets the next part number. When it raises, the buffer is as it was.
+        Does not guarantee: that part numbers have no gaps, nor that a flush that failed left nothing behind. Only what
+        a manifest lists counts; the rest is an orphan.
         """
         _check_epoch(epoch)
         if not self._packer:
             return None
         chunks = self._packer.encode()
         with _hashing(chunks) as sha256:
-            part, created = self._store(epoch, chunks)
+            part = self._store(epoch, chunks)
             size = sum(len(chunk) for chunk in chunks)
             stored = BatchObject(batch_key(self._prefix, epoch, part), size, sha256(), len(self._packer))
         self._next_part[epoch] = part + 1
@@ -139,7 +138,7 @@ class CheckpointBatcher:
             entries_flushed=self._metrics.entries_flushed + stored.entries,
             bytes_before_compression=self._metrics.bytes_before_compression + self._packer.size,
             bytes_after_compression=self._metrics.bytes_after_compression + stored.bytes,
-            put_count=self._metrics.put_count + created,
+            put_count=self._metrics.put_count + 1,
         )
         self._packer.clear()
         return stored
@@ -157,18 +156,17 @@ class CheckpointBatcher:
         for old in [known for known in self._flushed if known <= epoch]:
             del self._flushed[old], self._next_part[old]
 
-    def _store(self, epoch: int, chunks: Chunks) -> tuple[int, bool]:
-        """Which part the batch became, and whether it had to be created."""
+    def _store(self, epoch: int, chunks: Chunks) -> int:
+        """Which part the batch became."""
         for part in range(self._next_part.get(epoch, 1), MAX_PARTS + 1):
             key = batch_key(self._prefix, epoch, part)
             self._before_write()
             try:
                 with step("batch.create", key=key):
                     self._objects.create(key, chunks)
-                return part, True
+                return part
             except Conflict:
-                if self._adopt(key, chunks):
-                    return part, False
+                continue  # somebody else's, or an attempt that died: not ours to rely on, a clean-up may be after it
         raise Conflict(
             f"Epoch {epoch} has {MAX_PARTS} batch objects under {self._prefix!r} already.",
             code="batch.parts",
@@ -176,21 +174,6 @@ class CheckpointBatcher:
             unchanged="the buffer and every object",
             next_step="raise the flush threshold, or give each writer its own prefix",
         )
-
-    def _adopt(self, key: str, chunks: Chunks) -> bool:
-        """Make the object that has this name ours if it holds exactly our bytes.
-
-        It is written again rather than only compared: whoever wrote it may have died before it was durable, and
-        an orphan of an hour ago must not look old to a clean-up just before our manifest lists it.
-        """
-        found = self._objects.info(key)
-        if found is None or found.size != sum(len(chunk) for chunk in chunks):
-            return False  # comparing sizes first spares reading most strangers
-        self._before_write()
-        with step("batch.adopt", key=key):
-            return self._objects.update(
-                key, lambda current: current if _is_joined(current, chunks) else None, limit=found.size + 1
-            )
 
 
 def read_batch(objects: Objects, key: str, *, limit: int = READ_LIMIT) -> lcb1.Batch:
@@ -217,18 +200,6 @@ def _check_epoch(epoch: int) -> None:
 
 def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_joined(body: bytes | None, chunks: Chunks) -> bool:
-    """Whether `body` is the chunks joined, without joining them."""
-    if body is None or len(body) != sum(len(chunk) for chunk in chunks):
-        return False
-    rest = memoryview(body)
-    for chunk in chunks:
-        if rest[: len(chunk)] != chunk:
-            return False
-        rest = rest[len(chunk) :]
-    return True
 
 
 @contextmanager

@@ -73,12 +73,13 @@ class Catalog:
     def owned_keys(self, manifest: CheckpointManifest) -> dict[str, int | None]:
         """Sidecar and batch objects of a checkpoint with their recorded sizes, None where none was recorded.
 
-        Only keys that can be its own: a manifest may claim anything, and what it owns is removed with it. The
-        epoch's batch is among them even if the manifest does not list it, as LaminarDB's never do.
+        Only keys that can be its own: a manifest may claim anything, and what it owns is removed with it. If it
+        lists no batch objects, as LaminarDB's never do, its epoch's batch is its own.
         """
         own = manifest.own
-        owned: dict[str, int | None] = {batch_key("", manifest.epoch): None}
-        owned |= {batch.key: batch.bytes for batch in own.batches if is_batch_key(batch.key)}
+        owned: dict[str, int | None] = {batch.key: batch.bytes for batch in own.batches if is_batch_key(batch.key)}
+        if not own.batches:
+            owned[batch_key("", manifest.epoch)] = None
         if own.sidecar and self.layout.sidecar_id(own.sidecar.key) == manifest.checkpoint_id:
             owned[own.sidecar.key] = own.sidecar.bytes
         elif self.has_sidecar(manifest):

@@ -24,6 +24,7 @@ from holdfast.steps import step
 
 log = logging.getLogger("holdfast.checkpoints")
 DELETE_AT_ONCE = 500
+PLAN_IS_FRESH_FOR = 5.0
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -41,6 +42,10 @@ class CleaningPlan(msgspec.Struct, frozen=True):
     checkpoints: list[Removal]
     orphans: list[Orphan]
     kept: int
+    keep: int | None
+    """How many complete checkpoints it keeps; None if it removes none."""
+    older_than: float
+    made: float
 
     @property
     def bytes(self) -> int:
@@ -71,10 +76,22 @@ class Cleaner:
         self._held[manifest.checkpoint_id] = self._held_of(manifest)
 
     def knows(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint is there, without asking the medium again if it was seen."""
-        if checkpoint_id in self._held:
-            return True
-        return self._catalog.objects.info(self._catalog.layout.manifest_key(checkpoint_id)) is not None
+        """Whether a checkpoint and everything below it can be built on, and is durable.
+
+        The medium is not asked again about what was seen before.
+        """
+        ahead: int | None = checkpoint_id
+        while ahead is not None:
+            held = self._look(ahead)
+            if not held.is_readable:
+                return False
+            ahead = held.parent_id if held.parent_id is not None and held.parent_id < ahead else None
+        return True
+
+    def secure(self, manifest: CheckpointManifest) -> None:
+        """Make a checkpoint that was read durable, so that it can be built on."""
+        keys = [self._catalog.layout.manifest_key(manifest.checkpoint_id), *self._catalog.owned_keys(manifest)]
+        self._catalog.objects.secure(keys)
 
     def retain(self, keep: int) -> None:
         """Remove what `keep` lets go, from memory: no listing but the first."""
@@ -83,31 +100,34 @@ class Cleaner:
         if len(self._ids) > keep:
             self._remove(self._removals(removable(list(self._ids), self._look, keep)))
 
-    def plan_prune(self, keep: int) -> CleaningPlan:
-        self._refresh()
-        ids = sorted(self._ids or ())
-        doomed = removable(ids, self._look, keep)
-        removals = self._removals(doomed)
-        orphans = self._orphans(self.grace)
-        claimed = {key for removal in removals for key in removal.objects}
-        return CleaningPlan(removals, [o for o in orphans if o.key not in claimed], len(ids) - len(doomed))
-
-    def plan_cleanup(self, *, older_than: float | None) -> CleaningPlan:
+    def plan(self, keep: int | None, *, older_than: float | None = None) -> CleaningPlan:
+        """What to remove so that `keep` complete checkpoints stay (None: all), and which orphans."""
         age = self.grace if older_than is None else older_than
         if age < 0:
             raise Invalid(f"older_than is {age!r} seconds; it cannot be negative.", about="older_than")
         self._refresh()
-        return CleaningPlan([], self._orphans(age), len(self._ids or ()))
+        ids = sorted(self._ids or ())
+        doomed = removable(ids, self._look, keep) if keep else []
+        removals = self._removals(doomed)
+        # Only a clean-up that was asked for takes what this handle wrote and never saved; a prune may come in between.
+        orphans = self._orphans(age, abandoned=not keep)
+        claimed = {key for removal in removals for key in removal.objects}
+        left = [orphan for orphan in orphans if orphan.key not in claimed]
+        return CleaningPlan(removals, left, len(ids) - len(doomed), keep, age, self._clock())
 
     def apply(self, plan: CleaningPlan) -> int:
+        """Remove what the plan says; returns how many checkpoints went.
+
+        A plan that has waited is held against a fresh one, and only what both would remove goes.
+        """
+        if self._clock() - plan.made > PLAN_IS_FRESH_FOR:
+            plan = _agreed(plan, self.plan(plan.keep, older_than=plan.older_than))
         self._remove(plan.checkpoints)
         keys = [orphan.key for orphan in plan.orphans]
         for start in range(0, len(keys), DELETE_AT_ONCE):
             with step("orphans.delete", objects=len(keys)):
                 self._catalog.objects.delete(keys[start : start + DELETE_AT_ONCE])
-        gone = set(keys)
-        for number in [n for n, sidecar in self._sidecars.unsaved.items() if sidecar.key in gone]:
-            self._sidecars.settle(number)
+        self._sidecars.removed(set(keys))
         return len(plan.checkpoints)
 
     def _remove(self, removals: list[Removal]) -> None:
@@ -150,8 +170,10 @@ class Cleaner:
         except Corrupt:
             return Held(False, is_readable=False, objects=(usual,))
         if manifest is None:
-            return Held(False, objects=(usual,))
+            return Held(False, is_readable=False, objects=(usual,))
         held = self._held_of(manifest)
+        # Its writer may have died before it was durable, and others are about to be removed on the strength of it.
+        self.secure(manifest)
         for key, size in self._catalog.owned_keys(manifest).items():
             info = self._catalog.objects.info(key) if size is not None else None
             if size is not None and (info is None or info.size != size):
@@ -162,7 +184,7 @@ class Cleaner:
         owned = tuple(self._catalog.owned_keys(manifest))
         return Held(manifest.is_settled, True, manifest.parent_id, owned, manifest.size_bytes)
 
-    def _orphans(self, age: float) -> list[Orphan]:
+    def _orphans(self, age: float, *, abandoned: bool) -> list[Orphan]:
         layout = self._catalog.layout
         # Manifests last: one that appears while we list then still vouches for a sidecar that we saw before.
         listing = [info for folder in reversed(layout.folders) for info in self._catalog.objects.list(folder)]
@@ -180,7 +202,7 @@ class Cleaner:
             owned,
             layout,
             written_before=self._clock() - age,
-            abandoned={sidecar.key for sidecar in self._sidecars.unsaved.values()},
+            abandoned={sidecar.key for sidecar in self._sidecars.unsaved.values()} if abandoned else (),
         )
 
     def _leftovers(self, folders: tuple[str, ...]) -> list[ObjectInfo]:
@@ -200,3 +222,13 @@ class Cleaner:
                 return None
 
         return dict(zip(ids, in_parallel(attempt, ids), strict=True))
+
+
+def _agreed(plan: CleaningPlan, fresh: CleaningPlan) -> CleaningPlan:
+    doomed = {removal.checkpoint_id for removal in plan.checkpoints}
+    orphans = {orphan.key for orphan in plan.orphans}
+    return msgspec.structs.replace(
+        fresh,
+        checkpoints=[removal for removal in fresh.checkpoints if removal.checkpoint_id in doomed],
+        orphans=[orphan for orphan in fresh.orphans if orphan.key in orphans],
+    )

@@ -40,7 +40,7 @@ def find_orphans(
     that their own writer has given up, whatever their age.
     """
     settled = {info.key: info for info in listing if info.modified <= written_before or info.key in abandoned}
-    epochs = {manifest.epoch for manifest in manifests.values() if manifest}
+    unlisted = {manifest.epoch for manifest in manifests.values() if manifest and not manifest.own.batches}
     found = []
     for key, info in settled.items():
         if key in owned:
@@ -51,8 +51,8 @@ def find_orphans(
             found.append(Orphan(key, info.size, f"checkpoint {sidecar} was never saved, or has been removed"))
         elif sidecar is not None and manifests[sidecar] is not None:
             found.append(Orphan(key, info.size, f"checkpoint {sidecar} was saved with another sidecar"))
-        elif batch and None not in manifests.values() and int(batch["epoch"]) not in epochs:
-            found.append(Orphan(key, info.size, f"no checkpoint of epoch {int(batch['epoch'])} exists"))
+        elif batch and None not in manifests.values() and int(batch["epoch"]) not in unlisted:
+            found.append(Orphan(key, info.size, f"no checkpoint lists this batch of epoch {int(batch['epoch'])}"))
     found += [
         Orphan(
             info.key, info.size, "left by an interrupted write" if info.size else "empty, left by an interrupted write"

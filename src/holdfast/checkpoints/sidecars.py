@@ -1,17 +1,21 @@
-"""Writing sidecars so that no writer ever replaces another's.
+"""Writing sidecars so that no writer ever replaces another's, nor comes to depend on one.
 
-A sidecar is created, never overwritten. If its usual key is taken by other bytes (an attempt that died, or a rival),
-this writer uses a key of its own: the manifest says which, and only the manifest's creation decides who wins.
+A sidecar is created, never overwritten. If its usual key is taken (an attempt that died, or a rival), this writer uses
+a key that nobody else will: the manifest says which, and only the manifest's creation decides who wins. What somebody
+else left behind is not taken over even if the bytes are the same: a clean-up may already be on its way to remove it.
 """
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from holdfast.checkpoints import statesum
+import msgspec
+
 from holdfast.checkpoints.catalog import Catalog
-from holdfast.errors import Conflict, Fenced, NotFound
+from holdfast.errors import Conflict, Corrupt, Fenced
 from holdfast.manifest import SidecarObject
 from holdfast.objects.medium import Bytes
 from holdfast.steps import step
@@ -19,78 +23,110 @@ from holdfast.steps import step
 REMEMBERED = 16
 
 
-class Sidecars:
-    """The sidecars one handle has written, and which of them are still without a manifest."""
+class Written(msgspec.Struct, frozen=True):
+    """A sidecar that this handle wrote: what it hashed to and when, by the monotonic clock."""
 
-    def __init__(self, catalog: Catalog, writer_id: str) -> None:
+    sidecar: SidecarObject
+    checksum: str
+    at: float
+    is_new: bool = True
+    """False when a call found it written already."""
+
+
+class Sidecars:
+    """The sidecars one handle has written, newest last, and which of them are still without a manifest."""
+
+    def __init__(
+        self, catalog: Catalog, writer_id: str, *, fresh_for: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """A sidecar older than `fresh_for` seconds is not used again: a clean-up may take it for abandoned."""
         self._catalog = catalog
         self._writer_id = writer_id
+        self._attempts = itertools.count()
+        self._fresh_for = fresh_for
+        self._clock = clock
+        self._written: OrderedDict[int, Written] = OrderedDict()
+        self._removed: set[int] = set()
         self.unsaved: dict[int, SidecarObject] = {}
         """Sidecars written ahead of their manifest, which is not saved yet."""
-        self._ahead: OrderedDict[int, SidecarObject] = OrderedDict()
 
-    def create(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
-        """Write a sidecar under its usual key, or under one of our own if that is taken by other bytes."""
-        layout = self._catalog.layout
-        for key in (layout.sidecar_key(checkpoint_id), layout.sidecar_key(checkpoint_id, self._writer_id)):
-            if self._create(key, chunks):
-                return _described(key, chunks)
-        raise _taken(checkpoint_id, self._catalog.shown(key))
+    def create(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> Written:
+        """Write a sidecar under its usual key, or under one of our own if that is taken.
 
-    def create_usual(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
-        """Write a sidecar under its usual key, where a manifest that names none will look for it."""
-        key = self._catalog.layout.sidecar_key(checkpoint_id)
-        is_saved = self._catalog.objects.info(self._catalog.layout.manifest_key(checkpoint_id)) is not None
-        if is_saved or not self._create(key, chunks):
-            raise _taken(checkpoint_id, self._catalog.shown(key))
-        self.unsaved[checkpoint_id] = self._ahead[checkpoint_id] = sidecar = _described(key, chunks)
-        while len(self._ahead) > REMEMBERED:
-            self._ahead.popitem(last=False)
-        return sidecar
-
-    def written_ahead(self, checkpoint_id: int) -> SidecarObject | None:
-        """The sidecar that this handle wrote for a checkpoint before its manifest."""
-        return self._ahead.get(checkpoint_id)
-
-    def withdraw(self, sidecar: SidecarObject) -> None:
-        """Remove a sidecar after losing its id, if nobody else can be using it.
-
-        One under the usual key stays: a rival with the same bytes may have adopted it.
+        Writing the same again soon after uses what is there, so that a repeated save is the same save.
         """
-        if self._writer_id in sidecar.key:
-            with step("sidecar.withdraw", key=sidecar.key):
-                self._catalog.objects.delete([sidecar.key])
+        before = self._written.get(checkpoint_id)
+        if before and before.checksum == checksum and self._clock() - before.at < self._fresh_for:
+            return msgspec.structs.replace(before, is_new=False)
+        began = self._clock()
+        sidecar = self._create_somewhere(checkpoint_id, chunks)
+        self._written[checkpoint_id] = written = Written(sidecar, checksum, began)
+        self._removed.discard(checkpoint_id)
+        while len(self._written) > REMEMBERED:
+            self._written.popitem(last=False)
+        return written
 
-    def settle(self, checkpoint_id: int) -> None:
-        """A manifest names it now, or it is gone: nothing is left to clean up."""
+    def create_ahead(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> None:
+        """Write a sidecar before its manifest, which must not exist yet."""
+        key = self._catalog.layout.manifest_key(checkpoint_id)
+        if self._catalog.objects.info(key) is not None:
+            raise Fenced(
+                f"Checkpoint {checkpoint_id} is saved already; its state cannot change any more.",
+                code="checkpoint.taken",
+                about=self._catalog.shown(key),
+                unchanged="the checkpoint and its state",
+                next_step="use the next id",
+            )
+        self.unsaved[checkpoint_id] = self.create(checkpoint_id, chunks, checksum).sidecar
+
+    def written(self, checkpoint_id: int) -> SidecarObject | None:
+        """The sidecar that this handle wrote for a checkpoint, if it is still there as far as we know."""
+        if checkpoint_id in self._removed:
+            raise Corrupt(
+                f"The sidecar of checkpoint {checkpoint_id} was cleaned up before the checkpoint was saved.",
+                code="sidecar.swept",
+                about=f"checkpoint {checkpoint_id}",
+                unchanged="the store",
+                next_step="write the state again, then save",
+            )
+        found = self._written.get(checkpoint_id)
+        return found.sidecar if found else None
+
+    def withdraw(self, written: Written) -> None:
+        """Remove a sidecar after losing its id, if it was written for that attempt alone.
+
+        One under the usual key stays: the winner may be a foreign writer who looks for its own there.
+        """
+        if written.is_new and self._writer_id in written.sidecar.key:
+            with step("sidecar.withdraw", key=written.sidecar.key):
+                self._catalog.objects.delete([written.sidecar.key])
+
+    def saved(self, checkpoint_id: int) -> None:
+        """A manifest names it now."""
         self.unsaved.pop(checkpoint_id, None)
 
-    def _create(self, key: str, chunks: Sequence[Bytes]) -> bool:
-        """True if the key holds these bytes afterwards, whoever wrote them."""
-        try:
-            with step("sidecar.create", key=key):
-                self._catalog.objects.create(key, chunks)
-        except Conflict:
+    def removed(self, keys: set[str]) -> None:
+        """A clean-up of this handle has taken these."""
+        for checkpoint_id in [number for number, sidecar in self.unsaved.items() if sidecar.key in keys]:
+            del self.unsaved[checkpoint_id]
+            self._written.pop(checkpoint_id, None)
+            self._removed.add(checkpoint_id)
+
+    def _create_somewhere(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
+        layout = self._catalog.layout
+        own = layout.sidecar_key(checkpoint_id, f"{self._writer_id}{next(self._attempts):04x}")
+        size = sum(memoryview(chunk).nbytes for chunk in chunks)
+        for key in (layout.sidecar_key(checkpoint_id), own):
             try:
-                return _same_bytes(self._catalog.objects.stream(key), chunks)
-            except NotFound:
-                return False
-        return True
-
-
-def _described(key: str, chunks: Sequence[Bytes]) -> SidecarObject:
-    return SidecarObject(key, sum(memoryview(chunk).nbytes for chunk in chunks))
-
-
-def _same_bytes(stored: Iterable[Bytes], chunks: Sequence[Bytes]) -> bool:
-    return statesum.state_checksum({}, stored) == statesum.state_checksum({}, list(chunks))
-
-
-def _taken(checkpoint_id: int, about: str) -> Fenced:
-    return Fenced(
-        f"Checkpoint {checkpoint_id} has a sidecar of another writer already.",
-        code="sidecar.taken",
-        about=about,
-        unchanged="the other writer's sidecar",
-        next_step="use the next id; an abandoned sidecar goes with: holdfast gc",
-    )
+                with step("sidecar.create", key=key):
+                    self._catalog.objects.create(key, chunks)
+                return SidecarObject(key, size)
+            except Conflict:
+                continue
+        raise Conflict(
+            f"{own} exists already, and only this writer could have made it.",
+            code="sidecar.taken",
+            about=self._catalog.shown(own),
+            unchanged="the sidecar that is there",
+            next_step="try again",
+        )

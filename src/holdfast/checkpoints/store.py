@@ -13,7 +13,7 @@ from holdfast.checkpoints import document, pointer, statesum
 from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.cleaning import Cleaner, CleaningPlan
 from holdfast.checkpoints.incremental import plan_increment, restore_states
-from holdfast.checkpoints.layout import Layout
+from holdfast.checkpoints.layout import Layout, is_batch_key
 from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.recovery import RecoveryReport, walk_back
 from holdfast.checkpoints.retention import check_keep
@@ -56,7 +56,7 @@ class CheckpointStore:
         self._clock = clock
         self._writer_id = new_writer_id()
         self._catalog = Catalog(objects, layout)
-        self._sidecars = Sidecars(self._catalog, self._writer_id)
+        self._sidecars = Sidecars(self._catalog, self._writer_id, fresh_for=orphan_grace / 2)
         self._cleaner = Cleaner(self._catalog, self._sidecars, grace=orphan_grace, clock=clock)
         self._lease: Lease | None = None
         self._parent: CheckpointManifest | None = None
@@ -101,9 +101,9 @@ class CheckpointStore:
         the very same manifest again through the same handle is fine.
         """
         check_savable(manifest)
-        self._check_parent(manifest)
+        self._check_references(manifest)
         self.check_lease()
-        sidecar = self._sidecars.written_ahead(manifest.checkpoint_id)
+        sidecar = self._sidecars.written(manifest.checkpoint_id)
         checksum = manifest.state_checksum
         if checksum is None or manifest.is_ours:  # one that came from a store carries that checkpoint's checksum
             pieces = self.objects.stream(sidecar.key) if sidecar else None
@@ -118,19 +118,19 @@ class CheckpointStore:
         if state_data is None:
             return self.save(manifest)
         check_savable(manifest)
-        self._check_parent(manifest)
+        self._check_references(manifest)
         self.check_lease()
         chunks = _as_chunks(state_data)
-        checksum = statesum.state_checksum(manifest.operator_states, chunks)
+        checksum = statesum.state_checksum(manifest.operator_states, chunks) or ""
         began = time.monotonic()
-        sidecar = self._sidecars.create(manifest.checkpoint_id, chunks)
+        written = self._sidecars.create(manifest.checkpoint_id, chunks, checksum)
         try:
-            self._save(manifest, sidecar, checksum)
+            self._save(manifest, written.sidecar, checksum)
         except Fenced:
-            self._sidecars.withdraw(sidecar)
+            self._sidecars.withdraw(written)
             raise
         if time.monotonic() - began > self._cleaner.grace / 2:
-            self._check_still_there(manifest.checkpoint_id, sidecar)
+            self._check_still_there(manifest.checkpoint_id, written.sidecar)
         return None
 
     def save_states(self, manifest: CheckpointManifest, states: Mapping[str, bytes]) -> CheckpointManifest:
@@ -147,13 +147,14 @@ class CheckpointStore:
         return planned.manifest
 
     def save_state_data(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> None:
-        """Write a sidecar ahead of its manifest.
+        """Write a sidecar ahead of its manifest, which `save` of the same handle will then name.
 
-        `Fenced` if there is one already with other bytes, or if the checkpoint is saved: it is never replaced.
+        Written twice, the last one counts. `Fenced` if the checkpoint is saved already: its state never changes.
         """
         check_id(checkpoint_id)
         self.check_lease()
-        self._sidecars.create_usual(checkpoint_id, _as_chunks(chunks))
+        chunks = _as_chunks(chunks)
+        self._sidecars.create_ahead(checkpoint_id, chunks, statesum.state_checksum({}, chunks) or "")
 
     def update_manifest(self, manifest: CheckpointManifest) -> None:
         """Move sink statuses (and sink epochs) of a saved checkpoint forward; nothing else may change.
@@ -203,11 +204,11 @@ class CheckpointStore:
 
     def plan_prune(self, keep_count: int) -> CleaningPlan:
         """What `prune` would remove."""
-        return self._cleaner.plan_prune(check_keep(keep_count))
+        return self._cleaner.plan(check_keep(keep_count))
 
     def plan_cleanup(self, *, older_than: float | None = None) -> CleaningPlan:
         """What `cleanup_orphans` would remove."""
-        return self._cleaner.plan_cleanup(older_than=older_than)
+        return self._cleaner.plan(None, older_than=older_than)
 
     def apply(self, plan: CleaningPlan) -> int:
         """Carry out a plan; returns how many checkpoints it removed."""
@@ -217,13 +218,17 @@ class CheckpointStore:
     # Reading
 
     def load_latest(self) -> CheckpointManifest | None:
-        """The manifest with the highest id, None only if there is none. A damaged one is `Corrupt`, not passed over."""
+        """The manifest with the highest id, None only if there is none. A damaged one is `Corrupt`, not passed over.
+
+        Guarantees: a power cut does not take back what was returned.
+        """
         for _ in range(3):
             ids = self._catalog.ids()
             if not ids:
                 return None
             manifest = self._catalog.load(ids[-1])
             if manifest is not None:  # None: pruned between listing and reading
+                self._cleaner.secure(manifest)
                 return manifest
         raise Conflict(
             "The newest checkpoint keeps disappearing.", about=self.objects.address, next_step="find who prunes it"
@@ -250,8 +255,10 @@ class CheckpointStore:
             manifest = None
         if manifest is not None and not self._catalog.has_sidecar(manifest):
             return None
+        unsaved = self._sidecars.unsaved.get(checkpoint_id)
+        key = unsaved.key if unsaved else self._catalog.sidecar_key(checkpoint_id, manifest)
         try:
-            return b"".join(self._catalog.sidecar(checkpoint_id, manifest))
+            return b"".join(self.objects.stream(key))
         except NotFound:
             return None
 
@@ -284,8 +291,14 @@ class CheckpointStore:
         return Validator(self._catalog, self._vnode_count, deep=deep, progress=progress)
 
     def recover_latest_validated(self, *, progress: Progress | None = None) -> RecoveryReport:
-        """Walk back from the newest checkpoint to the first valid one, reading only what is tried."""
-        return walk_back(self._catalog.ids(), self.validator(progress=progress))
+        """Walk back from the newest checkpoint to the first valid one, reading only what is tried.
+
+        Guarantees: a power cut does not take back the one that was chosen, nor what it needs.
+        """
+        report = walk_back(self._catalog.ids(), self.validator(progress=progress))
+        if report.chosen_id is not None:
+            self._cleaner.knows(report.chosen_id)
+        return report
 
     # How a save goes
 
@@ -297,7 +310,18 @@ class CheckpointStore:
             next_step=f"holdfast ls {self.objects.address}",
         )
 
-    def _check_parent(self, manifest: CheckpointManifest) -> None:
+    def _check_references(self, manifest: CheckpointManifest) -> None:
+        for batch in manifest.own.batches:
+            info = self.objects.info(batch.key) if is_batch_key(batch.key) else None
+            if info is None or info.size != batch.bytes:
+                raise Invalid(
+                    f"Checkpoint {manifest.checkpoint_id} lists batch object {batch.key!r}, "
+                    f"which is not in {self.objects.address} as it was flushed.",
+                    code="manifest.batch",
+                    about=f"checkpoint {manifest.checkpoint_id}",
+                    unchanged="the store",
+                    next_step="flush the batch again, then save",
+                )
         if manifest.parent_id is not None and not self._cleaner.knows(manifest.parent_id):
             raise Invalid(
                 f"Checkpoint {manifest.checkpoint_id} names parent {manifest.parent_id}, "
@@ -318,9 +342,10 @@ class CheckpointStore:
             sidecar=sidecar,
             state_checksum=checksum,
         )
-        create_manifest(self._catalog, manifest.checkpoint_id, body)
-        self._sidecars.settle(manifest.checkpoint_id)
-        pointer.advance(self._catalog, manifest.checkpoint_id)
+        with self.objects.together():
+            create_manifest(self._catalog, manifest.checkpoint_id, body)
+            pointer.advance(self._catalog, manifest.checkpoint_id)
+        self._sidecars.saved(manifest.checkpoint_id)
         self._retain(filled)
 
     def _check_still_there(self, checkpoint_id: int, sidecar: SidecarObject) -> None:

@@ -143,7 +143,7 @@ class Validator:
                 yield Issue(f"state of {name!r} is said to be in checkpoint {version.checkpoint_id} and is not", True)
 
     def _batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
-        if self._deep:
+        if self._deep and not manifest.own.batches:
             yield from self._unlisted_batch_issues(manifest)
         for batch in manifest.own.batches:
             problem = self._batch_problem(batch)
@@ -151,12 +151,9 @@ class Validator:
                 yield Issue(f"batch object {batch.key!r} {problem}", True)
 
     def _unlisted_batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
-        """The epoch's batches that no manifest lists have nothing but their own checksum to be held against."""
-        listed = {batch.key for batch in manifest.own.batches}
+        """The epoch's batches, where the manifest lists none: they have only their own checksum to be held against."""
         for part in itertools.count(1):
             key = batch_key("", manifest.epoch, part)
-            if key in listed:
-                continue
             if self._catalog.objects.info(key) is None:
                 return
             try:

@@ -31,6 +31,7 @@ _LOOKS: dict[Style, dict[str, Any]] = {
 GAP = "  "
 LEAST_LAST = 16
 """Room that the last column gets before it is wrapped, if it needs that much."""
+LEAST_WRAPPED = 10
 
 
 class PeopleOutput:
@@ -95,7 +96,7 @@ class PeopleOutput:
         """The last column in as many lines as the terminal's width asks for; one line where there is no terminal."""
         text = printable(text)
         room = shutil.get_terminal_size().columns - indent if self.is_terminal else 0
-        if room < LEAST_LAST or width(text) <= room:
+        if room < LEAST_WRAPPED or width(text) <= room:
             return [text]
         return textwrap.wrap(text, room, break_on_hyphens=False) or [""]
 

@@ -1,19 +1,21 @@
-"""What prune and gc share: show the plan, ask, apply it in pieces, say what went."""
+"""What prune and gc share: show the plan, ask, apply it, say what went."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from holdfast.checkpoints import CleaningPlan
+from holdfast.checkpoints.cleaning import DELETE_AT_ONCE
 from holdfast.cli import wording
 from holdfast.cli.asking import NOT_AGREED, agreed
 from holdfast.cli.output import Cell, Output, Row
 from holdfast.cli.reading import Opened
+from holdfast.steps import observe
 
-AT_ONCE = 100
 SHOWN = 200
 
 
@@ -28,25 +30,31 @@ def carry_out(
     plan = _sized(opened, make_plan())
     _show(output, plan)
     go_ahead = _is_something(plan) and agreed(output, _question(plan), dry_run=dry_run, yes=yes)
-    removed = _nothing(plan)
+    removed = msgspec.structs.replace(plan, checkpoints=[], orphans=[])
     if go_ahead:
-        removed = plan if yes else _in_both(plan, make_plan())
-        with output.bar("removing", len(removed.checkpoints) + len(removed.orphans), unit="items") as bar:
-            for piece in _pieces(removed):
-                opened.store.apply(piece)
-                bar.advance(len(piece.checkpoints) + len(piece.orphans))
+        removed = _newest_first(plan if yes else in_both(plan, make_plan()))
+        with _watched(output, removed):
+            opened.store.apply(removed)
         output.line(Cell(f"removed {_total(removed)}", "good"))
-    output.finish(
-        opened.address,
-        {
-            "dry_run": dry_run,
-            "applied": go_ahead,
-            "kept": plan.kept,
-            "plan": _as_json(plan),
-            "removed": _as_json(removed),
-        },
-    )
+    data = {"dry_run": dry_run, "applied": go_ahead, "kept": plan.kept, "plan": _as_json(plan)}
+    output.finish(opened.address, data | {"removed": _as_json(removed)})
     return NOT_AGREED if _is_something(plan) and not go_ahead and not dry_run else 0
+
+
+@contextlib.contextmanager
+def _watched(output: Output, plan: CleaningPlan) -> Iterator[None]:
+    """A bar that follows the store's own steps; each removes up to so many items."""
+    with output.bar("removing", len(plan.checkpoints) + len(plan.orphans), unit="items") as bar:
+
+        def observer(name: str, phase: str, _: float) -> None:
+            if name in ("checkpoints.delete", "orphans.delete"):
+                bar.advance(DELETE_AT_ONCE if phase == "end" else 0)
+
+        stop = observe(observer)
+        try:
+            yield
+        finally:
+            stop()
 
 
 def _sized(opened: Opened, plan: CleaningPlan) -> CleaningPlan:
@@ -105,32 +113,26 @@ def _is_something(plan: CleaningPlan) -> bool:
     return bool(plan.checkpoints or plan.orphans)
 
 
-def _nothing(plan: CleaningPlan) -> CleaningPlan:
-    return CleaningPlan([], [], plan.kept)
-
-
-def _in_both(shown: CleaningPlan, now: CleaningPlan) -> CleaningPlan:
+def in_both(shown: CleaningPlan, now: CleaningPlan) -> CleaningPlan:
+    """What was shown and is still to go. Pure."""
     checkpoints = {removal.checkpoint_id: removal for removal in now.checkpoints}
     orphans = {orphan.key for orphan in now.orphans}
-    return CleaningPlan(
+    return msgspec.structs.replace(
+        now,
         # As planned now, so that a part it has lost or gained since is known; sized as shown.
-        [
+        checkpoints=[
             msgspec.structs.replace(checkpoints[removal.checkpoint_id], bytes=removal.bytes)
             for removal in shown.checkpoints
             if removal.checkpoint_id in checkpoints
         ],
-        [orphan for orphan in shown.orphans if orphan.key in orphans],
-        now.kept,
+        orphans=[orphan for orphan in shown.orphans if orphan.key in orphans],
     )
 
 
-def _pieces(plan: CleaningPlan) -> Iterator[CleaningPlan]:
-    """Small plans in the order of safety: children before the ancestors they need, checkpoints before orphans."""
+def _newest_first(plan: CleaningPlan) -> CleaningPlan:
+    """Children before the ancestors they need: if this ends half-way, what is left is still whole."""
     newest_first = sorted(plan.checkpoints, key=lambda removal: removal.checkpoint_id, reverse=True)
-    for start in range(0, len(newest_first), AT_ONCE):
-        yield CleaningPlan(newest_first[start : start + AT_ONCE], [], plan.kept)
-    for start in range(0, len(plan.orphans), AT_ONCE):
-        yield CleaningPlan([], plan.orphans[start : start + AT_ONCE], plan.kept)
+    return msgspec.structs.replace(plan, checkpoints=newest_first)
 
 
 def _as_json(plan: CleaningPlan) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
@@ -121,7 +122,7 @@ class PosixDisk:
 
     def entry(self, path: str) -> Entry:
         found = os.stat(path)
-        return Entry(os.path.basename(path), os.path.isdir(path), found.st_size, found.st_mtime)
+        return Entry(os.path.basename(path), stat.S_ISDIR(found.st_mode), found.st_size, found.st_mtime)
 
     def scan(self, path: str) -> list[Entry]:
         entries = []

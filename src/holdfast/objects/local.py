@@ -20,6 +20,7 @@ from holdfast.objects.keys import check_key, check_prefix, is_temporary
 from holdfast.objects.medium import UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 PIECE = 1 << 20
+CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP)
 
 
 class LocalObjects:
@@ -32,6 +33,7 @@ class LocalObjects:
         self._writer = writer or uuid.uuid4().hex[:16]
         self._writes = itertools.count()
         self._anchored: set[str] = set()
+        self._deferred: dict[str, None] | None = None
 
     @property
     def address(self) -> str:
@@ -55,21 +57,38 @@ class LocalObjects:
         path = self._path(key)
         folder = os.path.dirname(path)
         with self._explained(key, writing=True):
-            if self._read_up_to(path, 0) is None and change(None) is None:
-                return False  # nothing there and nothing wanted: not even a folder is made
+            try:
+                return self._update_locked(path, folder, change, limit)
+            except FileNotFoundError:
+                if change(None) is None:
+                    return False  # nothing there and nothing wanted: not even a folder is made
             self._make_directories(folder)
-            with self._disk.locked(folder):
-                body = change(self._read_up_to(path, limit))
-                if body is None:
-                    return False
-                temporary = self._write_beside(path, [body])
+            return self._update_locked(path, folder, change, limit)
+
+    def secure(self, keys: Sequence[str]) -> None:
+        for folder in sorted({os.path.dirname(self._path(key)) for key in keys}):
+            with self._explained(folder, writing=True):
                 try:
-                    self._disk.rename(temporary, path)
-                except OSError:
-                    self._discard(temporary)
-                    raise
-                self._make_durable(folder)
-        return True
+                    self._make_durable(folder)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    if error.errno not in CANNOT_SYNC:
+                        raise
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        if self._deferred is not None:
+            yield
+            return
+        self._deferred = {}
+        try:
+            yield
+        finally:
+            folders, self._deferred = self._deferred, None
+            for folder in folders:
+                with self._explained(folder, writing=True):
+                    self._disk.sync_directory(folder)
 
     def read(self, key: str, *, limit: int) -> bytes:
         path = self._path(key)
@@ -138,6 +157,20 @@ class LocalObjects:
                 key=lambda info: info.key,
             )
 
+    def _update_locked(self, path: str, folder: str, change: Change, limit: int) -> bool:
+        with self._disk.locked(folder):
+            body = change(self._read_up_to(path, limit))
+            if body is None:
+                return False
+            temporary = self._write_beside(path, [body])
+            try:
+                self._disk.rename(temporary, path)
+            except OSError:
+                self._discard(temporary)
+                raise
+            self._make_durable(folder)
+        return True
+
     def _path(self, key: str) -> str:
         return os.path.join(self.root, check_key(key))
 
@@ -166,18 +199,14 @@ class LocalObjects:
         raise OSError(errno.ENOENT, "the folder keeps disappearing", path)
 
     def _make_directories(self, folder: str) -> None:
-        missing = []
-        while True:
-            try:
-                if not self._disk.entry(folder).is_directory:
-                    raise NotADirectoryError(errno.ENOTDIR, "not a directory", folder)
-                break
-            except FileNotFoundError:
-                missing.append(folder)
-                folder = os.path.dirname(folder)
-        for path in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                self._disk.make_directory(path)
+        try:
+            self._disk.make_directory(folder)
+        except FileExistsError:
+            if not self._disk.entry(folder).is_directory:
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", folder) from None
+        except FileNotFoundError:
+            self._make_directories(os.path.dirname(folder))
+            self._make_directories(folder)
 
     def _make_durable(self, folder: str) -> None:
         """Sync `folder` and every entry that leads to it.
@@ -185,17 +214,23 @@ class LocalObjects:
         Not only those made here: another process may have made them and died before its own sync. Folders
         that are never removed need that once per instance.
         """
-        self._disk.sync_directory(folder)
+        self._sync(folder)
         while folder not in self._anchored and folder != os.path.dirname(folder):
             parent = os.path.dirname(folder)
             try:
-                self._disk.sync_directory(parent)
-            except PermissionError:
-                if self._is_inside(parent):
-                    raise  # above the store it is not ours to sync, and was there before us
+                self._sync(parent)
+            except OSError as error:
+                if self._is_inside(parent) or error.errno not in CANNOT_SYNC:
+                    raise  # above the store are directories that are not ours, some of them on odd file systems
             if self._is_permanent(folder):
                 self._anchored.add(folder)
             folder = parent
+
+    def _sync(self, folder: str) -> None:
+        if self._deferred is not None and folder in self._anchored:
+            self._deferred[folder] = None
+        else:
+            self._disk.sync_directory(folder)
 
     def _is_inside(self, path: str) -> bool:
         return path == self.root or path.startswith(self.root + os.sep)

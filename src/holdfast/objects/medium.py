@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -58,6 +59,18 @@ class Objects(Protocol):
         Of a body larger than `limit` the function sees only that much. It may be called several times, and must
         be pure and idempotent: two writers that put the same body there count as one.
         Guarantees: atomic against every other `update` of the same key, in any process; durable on return.
+        """
+
+    def secure(self, keys: Sequence[str]) -> None:
+        """Make what is visible under these keys durable: whoever wrote it may have died just before it was.
+
+        To be called before anything is built on an object of another writer. Absent ones are left out.
+        """
+
+    def together(self) -> AbstractContextManager[None]:
+        """Writes in this block become durable when it ends, instead of one by one, where that is cheaper.
+
+        They still become visible in their order. Nothing may be acknowledged from inside the block.
         """
 
     def read(self, key: str, *, limit: int) -> bytes:

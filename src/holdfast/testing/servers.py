@@ -154,9 +154,7 @@ def _one_at_a_time(application: _Application) -> _Application:
     lock = threading.Lock()
 
     def serialized(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if not _gather(environ):
-            start_response("400 Bad Request", [("Content-Length", "0"), ("Connection", "close")])
-            return []
+        _gather(environ)
         with lock:
             reply = application(environ, start_response)
             try:
@@ -167,15 +165,8 @@ def _one_at_a_time(application: _Application) -> _Application:
     return serialized
 
 
-def _gather(environ: dict[str, Any]) -> bool:
-    """Read the request's body whole, before the lock; False if the client went away in the middle of it."""
+def _gather(environ: dict[str, Any]) -> None:
+    """Read the request's body before the lock. One that the client left short is refused further in, with 400."""
     stream = environ["wsgi.input"]
-    if environ.get("wsgi.input_terminated"):
-        body = stream.read()
-    else:
-        length = int(environ.get("CONTENT_LENGTH") or 0)
-        body = stream.read(length)
-        if len(body) < length:
-            return False
-    environ["wsgi.input"] = io.BytesIO(body)
-    return True
+    whole = environ.get("wsgi.input_terminated")  # set for a chunked body, which has no length
+    environ["wsgi.input"] = io.BytesIO(stream.read() if whole else stream.read(int(environ.get("CONTENT_LENGTH") or 0)))

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.cli import wording
+from holdfast.cli.pointer import judge
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (102_399, "99.9 KiB"),
+        (102_400, "100 KiB"),
+        (1 << 20, "1.0 MiB"),
+        ((1 << 20) - 1, "1,023 KiB"),
+        (5 << 50, "5.0 PiB"),
+        (5000 << 50, "5,000 PiB"),
+    ],
+)
+def test_sizes(count, said):
+    assert wording.size(count) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "just now"),
+        (0.9, "just now"),
+        (59, "59 s ago"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (7200, "2 h ago"),
+        (86400, "1 day ago"),
+        (86400 * 400, "400 days ago"),
+        (-90, "in 1 min"),
+    ],
+)
+def test_ages(seconds, said):
+    now = 1_700_000_000_000
+    assert wording.age(now - int(seconds * 1000), now) == said
+
+
+def test_times_are_exact_and_survive_nonsense():
+    assert wording.moment(1_700_000_000_999) == "2023-11-14T22:13:20Z"
+    assert wording.moment(2**64) == "18,446,744,073,709,551,616 ms"
+    assert wording.watermark(1_700_000_000_999) == "1700000000999 (2023-11-14T22:13:20.999Z)"
+    assert wording.watermark(5) == "5"
+    assert wording.watermark(None) == "none"
+    assert wording.watermark(-(2**63)) == str(-(2**63))
+
+
+def test_printable_escapes_what_acts_and_keeps_what_shows():
+    assert wording.printable("Grüße 東京 [b] \\ ok") == "Grüße 東京 [b] \\ ok"
+    assert wording.printable("\x1b\x00\x7f\x9b\u202e\u200b\ud800\U000e0001") == (
+        "\\x1b\\x00\\x7f\\x9b\\u202e\\u200b\\ud800\\U000e0001"
+    )
+
+
+def test_width_counts_cells():
+    assert [wording.width(text) for text in ("abc", "東京", "e\u0301")] == [3, 4, 1]
+
+
+def test_natural_order():
+    assert sorted(["p10", "p9", "p1", "q"], key=wording.natural) == ["p1", "p9", "p10", "q"]
+    assert sorted(["10", "a", "9", ""], key=wording.natural) == ["", "9", "10", "a"]
+
+
+def test_listed_counts_the_rest():
+    assert wording.listed([]) == "none"
+    assert wording.listed(range(10), most=3) == "0, 1, 2 and 7 more"
+
+
+@pytest.mark.parametrize(
+    ("names", "ids", "unusable", "state"),
+    [
+        (3, [1, 2, 3], [], "ok"),
+        (2, [1, 2, 3], [], "misplaced"),
+        (2, [1, 2, 3], [3], "ok"),
+        (3, [1, 2, 3], [3], "misplaced"),
+        (9, [1, 2, 3], [], "dangling"),
+        (9, [], [], "dangling"),
+        (None, [1], [], "garbage"),
+        (1, [1], [1], "ok"),  # nothing better to name
+    ],
+)
+def test_what_a_pointer_is_worth(names, ids, unusable, state):
+    found = judge(names, ids, unusable)
+    assert found.state == state
+    assert (found.problem is None) == (state == "ok")
