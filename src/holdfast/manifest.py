@@ -229,7 +229,8 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         `vnode_count` is the number the runtime uses; without it only a missing count is reported.
         """
         try:
-            msgspec.json.decode(msgspec.json.encode(self), type=CheckpointManifest)
+            msgspec.json.encode(self)
+            msgspec.convert(msgspec.to_builtins(self), CheckpointManifest)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             return [Issue(f"a field holds what it cannot: {error}", True)]
         return [
@@ -246,11 +247,11 @@ def _identity_issues(manifest: CheckpointManifest) -> Iterator[Issue]:
     if manifest.version > FORMAT_VERSION:
         yield Issue(f"format version {manifest.version} is newer than {FORMAT_VERSION}, the newest known here", True)
     for name in ("checkpoint_id", "epoch"):
-        value = getattr(manifest, name)
-        if value == 0:
+        if getattr(manifest, name) == 0:
             yield Issue(f"{name} is 0", True)
-        elif not 0 < value <= MAX_U64:
-            yield Issue(f"{name} {value} is not a 64-bit number", True)
+    for name in ("checkpoint_id", "epoch", "timestamp_ms", "size_bytes", "pipeline_hash"):
+        if (getattr(manifest, name) or 0) > MAX_U64:
+            yield Issue(f"{name} does not fit 64 bits", True)
     if manifest.timestamp_ms == 0:
         yield Issue("timestamp_ms is 0: the creation time is missing")
     if manifest.is_incremental and manifest.parent_id is None:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proof_checks import check, check_tidy
@@ -38,6 +39,12 @@ def folder() -> Iterator[str]:
 def ring() -> Iterator[CrashRing]:
     with CrashRing(RUN) as ring:
         yield ring
+
+
+def contents(root: str) -> Iterator[tuple[str, bytes | None]]:
+    """Every path below a folder with its bytes, in one order."""
+    for path in sorted(Path(root).rglob("*")):
+        yield str(path.relative_to(root)), None if path.is_dir() else path.read_bytes()
 
 
 def after_the_kill(place: Place, work: Work, lines: list[str], variant: str, root: str | None) -> None:
@@ -76,11 +83,16 @@ def test_killed_at_every_step_on_local_disk(name: str, layout: str, folder: str,
     root = fresh("killed")
     events = ring.record(work=name, url=root, layout=layout)
     assert len(events) > 4
+    seen: set[Any] = set()
     for index, event in enumerate(events):
         shutil.rmtree(root)
         fresh("killed")
         run = ring.kill_at(index, work=name, url=root, layout=layout)
         assert (run.killed, run.event) == (True, event)
+        found = (tuple(run.acknowledged), tuple(contents(root)))
+        if found in seen:  # no step changed anything since: the same was checked with the kill before
+            continue
+        seen.add(found)
         for variant in ("first", "second") if work.may_differ else ("first",):
             copy = fresh("copy", root)
             after_the_kill(Address(copy, layout), work, told + run.acknowledged, variant, copy)

@@ -17,6 +17,8 @@ from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER
 from holdfast.checkpoints.orphans import Orphan, find_orphans
 from holdfast.checkpoints.retention import Held, removable
 from holdfast.checkpoints.sidecars import Sidecars
+from holdfast.checkpoints.statesum import inline_hash
+from holdfast.checkpoints.validation import Validator
 from holdfast.errors import Corrupt, Invalid
 from holdfast.manifest import CheckpointManifest
 from holdfast.objects.medium import ObjectInfo
@@ -73,7 +75,9 @@ class Cleaner:
         """Note a checkpoint that this handle has just written."""
         if self._ids is not None:
             self._ids.add(manifest.checkpoint_id)
-        self._held[manifest.checkpoint_id] = self._held_of(manifest)
+        self._held.pop(manifest.checkpoint_id, None)
+        if _is_surely_whole(manifest):
+            self._held[manifest.checkpoint_id] = self._held_of(manifest, is_valid=True)
 
     def knows(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint and everything below it can be built on, and is durable.
@@ -131,6 +135,8 @@ class Cleaner:
         return len(plan.checkpoints)
 
     def _remove(self, removals: list[Removal]) -> None:
+        # Children before their parents: what a crash leaves is an older chain that is whole.
+        removals = sorted(removals, key=lambda removal: -removal.checkpoint_id)
         for start in range(0, len(removals), DELETE_AT_ONCE):
             group = removals[start : start + DELETE_AT_ONCE]
             with step("checkpoints.delete", checkpoints=len(group)):
@@ -164,25 +170,16 @@ class Cleaner:
         return self._held[checkpoint_id]
 
     def _observe(self, checkpoint_id: int) -> Held:
-        usual = self._catalog.layout.sidecar_key(checkpoint_id)
-        try:
-            manifest = self._catalog.load(checkpoint_id)
-        except Corrupt:
-            return Held(False, is_readable=False, objects=(usual,))
+        manifest, issues = Validator(self._catalog, deep=False).look(checkpoint_id)
         if manifest is None:
-            return Held(False, is_readable=False, objects=(usual,))
-        held = self._held_of(manifest)
+            return Held(False, is_readable=False, objects=(self._catalog.layout.sidecar_key(checkpoint_id),))
         # Its writer may have died before it was durable, and others are about to be removed on the strength of it.
         self.secure(manifest)
-        for key, size in self._catalog.owned_keys(manifest).items():
-            info = self._catalog.objects.info(key) if size is not None else None
-            if size is not None and (info is None or info.size != size):
-                return msgspec.structs.replace(held, is_complete=False)
-        return held
+        return self._held_of(manifest, is_valid=not any(issue.is_fatal for issue in issues))
 
-    def _held_of(self, manifest: CheckpointManifest) -> Held:
+    def _held_of(self, manifest: CheckpointManifest, *, is_valid: bool) -> Held:
         owned = tuple(self._catalog.owned_keys(manifest))
-        return Held(manifest.is_settled, True, manifest.parent_id, owned, manifest.size_bytes)
+        return Held(is_valid and manifest.is_settled, True, manifest.parent_id, owned, manifest.size_bytes)
 
     def _orphans(self, age: float, *, abandoned: bool) -> list[Orphan]:
         layout = self._catalog.layout
@@ -222,6 +219,15 @@ class Cleaner:
                 return None
 
         return dict(zip(ids, in_parallel(attempt, ids), strict=True))
+
+
+def _is_surely_whole(manifest: CheckpointManifest) -> bool:
+    """Whether a manifest that we saved needs no look at the medium: what it refers to, this very save has written."""
+    ends = [op.external_offset + op.external_length for op in manifest.operator_states.values() if op.external]
+    sidecar = manifest.own.sidecar
+    if sidecar is None:
+        return not ends and manifest.state_checksum == inline_hash(manifest.operator_states)
+    return max(ends, default=0) <= sidecar.bytes
 
 
 def _agreed(plan: CleaningPlan, fresh: CleaningPlan) -> CleaningPlan:

@@ -13,7 +13,7 @@ class Held(msgspec.Struct, frozen=True):
     """What retention needs to know of one checkpoint."""
 
     is_complete: bool
-    """Readable, every sink committed, all of its own objects there."""
+    """Nothing fatal about it, every sink committed, all of its own objects there."""
     is_readable: bool = True
     parent_id: int | None = None
     objects: tuple[str, ...] = ()

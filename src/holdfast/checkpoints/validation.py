@@ -53,7 +53,7 @@ class Validator:
         looked: list[tuple[int, CheckpointManifest | None, list[Issue]]] = []
         ahead: int | None = checkpoint_id
         while ahead is not None and ahead not in self._known:
-            manifest, issues = self._look_at(ahead)
+            manifest, issues = self.look(ahead)
             looked.append((ahead, manifest, issues))
             ahead = _parent(manifest)
         below = self._known.get(ahead) if ahead is not None else None
@@ -67,7 +67,8 @@ class Validator:
             self._known[number] = below
         return self._known[checkpoint_id]
 
-    def _look_at(self, checkpoint_id: int) -> tuple[CheckpointManifest | None, list[Issue]]:
+    def look(self, checkpoint_id: int) -> tuple[CheckpointManifest | None, list[Issue]]:
+        """One manifest and everything found about it alone; None if it cannot be read."""
         try:
             manifest = self._catalog.load(checkpoint_id)
         except Corrupt as error:

@@ -17,7 +17,7 @@ from obstore import exceptions as cloud_errors
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
 from holdfast.objects.attempts import Unanswered, send
 from holdfast.objects.keys import check_key, check_prefix
-from holdfast.objects.medium import UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
+from holdfast.objects.medium import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 from holdfast.steps import step
 
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
@@ -189,7 +189,7 @@ class CloudObjects:
                 tag = found.meta["e_tag"]
                 if found.meta["size"] <= limit:
                     return tag, bytes(found.bytes())
-                return tag, bytes(next(iter(found.stream(min_chunk_size=1)), b""))[:limit]
+                return tag, bytes(next(iter(found.stream(min_chunk_size=1)), b""))[: min(limit, BEGINNING)]
         except NotFound:
             return None, None
 

@@ -27,6 +27,8 @@ class Entry(msgspec.Struct, frozen=True):
     is_directory: bool
     size: int
     modified: float
+    identity: tuple[int, int] | None = None
+    """The same for every name of one directory, where the file system tells."""
 
 
 class Disk(Protocol):
@@ -118,7 +120,9 @@ class PosixDisk:
                 os.close(descriptor)
 
     def open_file(self, path: str) -> BinaryIO:
-        return open(path, "rb", buffering=0)
+        # Without blocking: a pipe in a file's place would wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.fdopen(descriptor, "rb", buffering=0)
 
     def entry(self, path: str) -> Entry:
         found = os.stat(path)
@@ -130,9 +134,11 @@ class PosixDisk:
             for name in names:
                 try:
                     found = name.stat()
-                except FileNotFoundError:  # removed since, or a link to nowhere
+                except OSError:  # removed since, or a link to nowhere, or to itself
                     continue
-                entries.append(Entry(name.name, name.is_dir(), found.st_size, found.st_mtime))
+                is_directory = stat.S_ISDIR(found.st_mode)
+                identity = (found.st_dev, found.st_ino)
+                entries.append(Entry(name.name, is_directory, found.st_size, found.st_mtime, identity))
         return entries
 
     @contextlib.contextmanager

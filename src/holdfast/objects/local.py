@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
 from holdfast.objects.disk import Disk, Entry, PosixDisk
 from holdfast.objects.keys import check_key, check_prefix, is_temporary
-from holdfast.objects.medium import UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
+from holdfast.objects.medium import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 PIECE = 1 << 20
 CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP)
@@ -138,11 +138,11 @@ class LocalObjects:
             then = [key for key in then if self.info(key) is not None]
             folders = self._remove_all(keys)
             if then:
-                for folder in folders:
+                for folder in sorted(folders):
                     with contextlib.suppress(FileNotFoundError):
                         self._disk.sync_directory(folder)
             folders |= self._remove_all(then)
-            for folder in folders:
+            for folder in sorted(folders):
                 self._remove_if_empty(folder)
 
     def leftovers(self, prefix: str = "") -> Listing:
@@ -159,7 +159,7 @@ class LocalObjects:
 
     def _update_locked(self, path: str, folder: str, change: Change, limit: int) -> bool:
         with self._disk.locked(folder):
-            body = change(self._read_up_to(path, limit))
+            body = change(self._read_for_update(path, limit))
             if body is None:
                 return False
             temporary = self._write_beside(path, [body])
@@ -255,6 +255,13 @@ class LocalObjects:
             with contextlib.suppress(OSError):
                 self._disk.remove_directory(folder)
 
+    def _read_for_update(self, path: str, limit: int) -> bytes | None:
+        try:
+            size = self._disk.entry(path).size
+        except FileNotFoundError:
+            return None
+        return self._read_up_to(path, limit if size <= limit else min(limit, BEGINNING))
+
     def _read_up_to(self, path: str, most: int) -> bytes | None:
         """The first bytes of a file, None if there is none."""
         try:
@@ -266,7 +273,9 @@ class LocalObjects:
         except FileNotFoundError:
             return None
 
-    def _walk(self, prefix: str, *, empty_folders: bool = False) -> Iterator[tuple[str, Entry]]:
+    def _walk(
+        self, prefix: str, *, empty_folders: bool = False, above: frozenset[object] = frozenset()
+    ) -> Iterator[tuple[str, Entry]]:
         folder = os.path.join(self.root, prefix)
         try:
             entries = self._disk.scan(folder)
@@ -277,7 +286,9 @@ class LocalObjects:
             if not entry.is_directory:
                 yield key, entry
                 continue
-            below = list(self._walk(key, empty_folders=empty_folders))
+            if entry.identity is not None and entry.identity in above:
+                continue  # a link back up: following it would never end
+            below = list(self._walk(key, empty_folders=empty_folders, above=above | {entry.identity}))
             yield from below
             if empty_folders and not below and not self._is_permanent(os.path.join(self.root, key)):
                 yield key, entry

@@ -18,6 +18,7 @@ Change = Callable[[bytes | None], bytes | None]
 
 
 UPDATE_LIMIT = 64 << 20
+BEGINNING = 4096
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ class Objects(Protocol):
     def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
         """Replace one small object by a function of its current body; True if it was replaced.
 
-        Of a body larger than `limit` the function sees only that much. It may be called several times, and must
+        Of a body larger than `limit` the function sees only the beginning. It may be called several times, and must
         be pure and idempotent: two writers that put the same body there count as one.
         Guarantees: atomic against every other `update` of the same key, in any process; durable on return.
         """
