@@ -176,6 +176,13 @@ def test_a_ring_refuses_work_that_starts_threads_on_import(tmp_path: Path) -> No
         pass
 
 
+def test_what_the_work_prints_does_not_disturb(tmp_path: Path) -> None:
+    works = tmp_path / "chatty.py"
+    works.write_text("print('imported')\ndef work(acknowledge):\n    print('called')\n    acknowledge(input())\n")
+    with CrashRing(f"{works}:work") as ring, pytest.raises(ChildFailed, match=r"(?s)called.*EOFError"):
+        ring.record()
+
+
 def test_a_ring_says_why_its_work_cannot_be_imported() -> None:
     with pytest.raises(ChildFailed, match="no_such_module"), CrashRing("no_such_module:work"):
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -207,6 +208,8 @@ def test_closing_drops_what_is_held(s3: S3Server, bucket: str, direct: S3Store) 
             )
             held = pool.submit(obstore.put, store, "key", b"")
             hold.wait_until_held()
+            closing = time.monotonic()
+        assert time.monotonic() - closing < 10, "it waited for the hold"
         with pytest.raises(GenericError):
             held.result(timeout=10)
     assert keys(direct) == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -16,6 +18,46 @@ from holdfast.testing.powerloss import ForgetfulDisk, keep_everything
 NAMES = st.sampled_from(["a", "b"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda names: "/" + "/".join(names))
 BODIES = st.lists(st.binary(max_size=5), max_size=3)
+
+
+KINDS = ["/file", "/same", "/empty", "/full", "/full/file", "/absent", "/file/below", "/absent/below"]
+
+
+def prepare(disk: Disk, root: str) -> None:
+    disk.write_file(root + "/file", [b"body"])
+    disk.link(root + "/file", root + "/same")
+    disk.make_directory(root + "/empty")
+    disk.make_directory(root + "/full")
+    disk.write_file(root + "/full/file", [b"other"])
+
+
+CALLS: dict[str, Callable[[Disk, str, str], object]] = {
+    "make_directory": lambda disk, path, _: disk.make_directory(path),
+    "write_file": lambda disk, path, _: disk.write_file(path, [b"new"]),
+    "link": lambda disk, path, other: disk.link(path, other),
+    "rename": lambda disk, path, other: disk.rename(path, other),
+    "remove_file": lambda disk, path, _: disk.remove_file(path),
+    "remove_directory": lambda disk, path, _: disk.remove_directory(path),
+    "sync_directory": lambda disk, path, _: disk.sync_directory(path),
+    "read": lambda disk, path, _: read(disk, path),
+    "scan": lambda disk, path, _: sorted(entry.name for entry in disk.scan(path)),
+}
+
+
+@pytest.mark.parametrize("path", KINDS)
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_on_every_kind_of_path(name: str, path: str, tmp_path: Path) -> None:
+    if name == "rename" and path in ("/empty", "/full"):
+        return  # moving directories is not modelled
+    for number, other in enumerate(KINDS if name in ("link", "rename") else ["/unused"]):
+        posix, root, forgetful = PosixDisk(), str(tmp_path / str(number)), ForgetfulDisk()
+        posix.make_directory(root)
+        prepare(posix, root)
+        prepare(forgetful, "")
+        expected = outcome(lambda root=root, other=other: CALLS[name](posix, root + path, root + other))  # type: ignore[misc]
+        found = outcome(lambda other=other: CALLS[name](forgetful, path, other))  # type: ignore[misc]
+        assert found == expected, other
+        assert tree(forgetful, "/") == tree(posix, root), other
 
 
 class SameAsPosix(RuleBasedStateMachine):

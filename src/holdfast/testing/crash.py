@@ -251,12 +251,11 @@ def _run_forked(order: _Order, work: Callable[..., object], parent: int, replies
     os.close(lifeline)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.setpgid(child, child)  # as the fork does itself: whoever is first
+    # A parent with nothing to say while a run is under way can only have closed its end: then that ends, too.
     ended, _, _ = select.select([alive, parent], [], [], order.timeout + _GRACE)
     os.close(alive)
     _kill_group(child)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if parent in ended:
-        os._exit(0)  # nobody is left to tell
     return status if ended else -signal.SIGALRM
 
 
