@@ -199,6 +199,8 @@ class ForgetfulDisk:
                 raise _error(errno.ENOENT, old)
             if isinstance(node, _Directory):
                 raise NotImplementedError(f"ForgetfulDisk does not move directories: {old}")
+            if _is_above(new, old):
+                raise _error(errno.ENOTEMPTY, new)
             replaced = after.entries.get(new_name)
             if isinstance(replaced, _Directory):
                 raise _error(errno.EISDIR, new)
@@ -295,6 +297,11 @@ class ForgetfulDisk:
 
 def _names(path: str) -> list[str]:
     return [name for name in os.path.normpath("/" + path).split("/") if name]
+
+
+def _is_above(path: str, other: str) -> bool:
+    names, below = _names(path), _names(other)
+    return len(names) < len(below) and below[: len(names)] == names
 
 
 def _error(number: int, path: str) -> OSError:
