@@ -210,6 +210,7 @@ WORKS: dict[str, Work] = {
     "states-incremental": Work(
         prepared("states", full_every=3), saving("states", 2, 3, 4, full_every=3), final=(1, 2, 3, 4)
     ),
+    "states-child": Work(prepared("states"), saving("states", 2), final=(1, 2)),
     "update": Work(with_pending, commit_sinks, keep=1, final=(2,)),
     "batch": Work(prepared("batches-1"), saving("batches-1", 2), final=(1, 2)),
     "batches": Work(prepared("batches-1"), saving("batches-3", 2), final=(1, 2)),

@@ -20,6 +20,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import S3Store, from_url
 
+from holdfast.testing import servers
 from holdfast.testing.servers import S3Server, _one_at_a_time, moto_server
 
 pytestmark = pytest.mark.s3
@@ -153,7 +154,16 @@ def test_buckets_are_apart(s3: S3Server) -> None:
     assert s3.new_bucket() != s3.new_bucket()
 
 
-def test_the_server_ends_with_its_block_on_loopback_only() -> None:
+QUICK = """
+import http.server
+server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+def test_the_server_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_BOOT", QUICK)
     with moto_server() as server:
         address = urllib.parse.urlsplit(server.endpoint)
         assert address.hostname == "127.0.0.1"
@@ -163,10 +173,23 @@ def test_the_server_ends_with_its_block_on_loopback_only() -> None:
         pass
 
 
+def test_a_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_BOOT", "raise ValueError('no such thing')")
+    with pytest.raises(RuntimeError, match="no such thing"), moto_server():
+        pass
+
+
+def test_without_moto_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install"), moto_server():
+        pass
+
+
 def test_the_server_ends_with_the_process_that_started_it() -> None:
     code = """
 import json, sys, threading
 sys.path[:] = json.loads(sys.argv[1])
+from holdfast.testing import servers
 from holdfast.testing.servers import moto_server
 with moto_server() as server:
     print(server.pid, flush=True)

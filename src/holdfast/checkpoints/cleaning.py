@@ -79,6 +79,10 @@ class Cleaner:
         if _is_surely_whole(manifest):
             self._held[manifest.checkpoint_id] = self._held_of(manifest, is_valid=True)
 
+    def is_there(self, checkpoint_id: int) -> bool:
+        """Whether a checkpoint has a manifest at this moment."""
+        return self._catalog.objects.info(self._catalog.layout.manifest_key(checkpoint_id)) is not None
+
     def knows(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint and everything below it can be built on, and is durable.
 

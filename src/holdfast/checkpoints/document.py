@@ -31,7 +31,7 @@ def encode(manifest: CheckpointManifest) -> bytes:
         compact = msgspec.json.encode(manifest)
         if UNKNOWN_KEY.encode() in compact:
             compact = msgspec.json.encode(_plain(manifest))
-        msgspec.json.decode(compact, type=CheckpointManifest)  # what cannot be read back must never be written
+        _check_ranges(msgspec.json.decode(compact, type=CheckpointManifest))  # what cannot be read must not be written
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise Invalid(
             f"The manifest of checkpoint {manifest.checkpoint_id} cannot be written: {error}.",
@@ -59,16 +59,20 @@ def decode(body: bytes, *, about: str, checkpoint_id: int | None = None) -> Chec
         raise _corrupt(about, "manifest.checksum", "its checksum does not match its content")
     try:
         raw = msgspec.json.decode(body)
-        manifest = msgspec.convert(raw, CheckpointManifest)
+        manifest = _check_ranges(msgspec.convert(raw, CheckpointManifest))
     except RecursionError:
         raise _corrupt(about, "manifest.json", "it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise _corrupt(about, "manifest.json", str(error) if body else "it is empty") from None
-    if max(manifest.checkpoint_id, manifest.epoch, manifest.timestamp_ms) > MAX_U64:
-        raise _corrupt(about, "manifest.range", "a number in it does not fit 64 bits")
     if checkpoint_id is not None and manifest.checkpoint_id != checkpoint_id:
         raise _corrupt(about, "manifest.id", f"it says it is checkpoint {manifest.checkpoint_id}")
     _keep_unknown(manifest, raw)
+    return manifest
+
+
+def _check_ranges(manifest: CheckpointManifest) -> CheckpointManifest:
+    if max(manifest.checkpoint_id, manifest.epoch, manifest.timestamp_ms) > MAX_U64:
+        raise ValueError("a number in it does not fit 64 bits")
     return manifest
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -33,21 +34,27 @@ class LeaseRecord(msgspec.Struct, frozen=True):
 class Lease:
     """One claim on one store."""
 
-    def __init__(self, objects: Objects, record: LeaseRecord) -> None:
+    def __init__(self, objects: Objects, record: LeaseRecord, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._objects = objects
+        self._clock = clock
+        self._checked = clock()
         self.record = record
 
     @property
     def generation(self) -> int:
         return self.record.generation
 
-    def check(self) -> None:
-        """Raise `Fenced` if somebody has claimed the store since. One listing.
+    def check(self, *, unless_within: float = 0.0) -> None:
+        """Raise `Fenced` if somebody has claimed the store since. One listing, spared `unless_within` so many seconds.
 
         Does not guarantee: that nobody claims it a moment later. What must not happen twice is itself a
         conditional write; this stops a stale holder early and says why.
         """
+        now = self._clock()
+        if now - self._checked < unless_within:
+            return
         newest = max(_generations(self._objects), default=0)
+        self._checked = now
         if newest > self.generation:
             raise Fenced(
                 f"{self._objects.address} was taken over: generation {newest} {_holder(self._objects, newest)}, "

@@ -27,6 +27,7 @@ from holdfast.objects.medium import Bytes, Objects
 from holdfast.steps import step
 
 log = logging.getLogger("holdfast.checkpoints")
+LEASE_IS_FRESH_FOR = 1.0
 
 
 class CheckpointStore:
@@ -141,6 +142,8 @@ class CheckpointStore:
         if self._parent is None:
             newest = self.recover_latest_validated().chosen_id
             self._parent = self._catalog.load(newest) if newest else None
+        if self._parent and not self._cleaner.is_there(self._parent.checkpoint_id):
+            self._parent = None  # somebody else has removed it: begin a new chain
         planned = plan_increment(manifest, states, self._parent, full_every=self._full_every)
         self.save_with_state(planned.manifest, planned.chunks or None)
         self._parent = planned.manifest
@@ -322,7 +325,8 @@ class CheckpointStore:
                     unchanged="the store",
                     next_step="flush the batch again, then save",
                 )
-        if manifest.parent_id is not None and not self._cleaner.knows(manifest.parent_id):
+        parent = manifest.parent_id
+        if parent is not None and not (self._cleaner.is_there(parent) and self._cleaner.knows(parent)):
             raise Invalid(
                 f"Checkpoint {manifest.checkpoint_id} names parent {manifest.parent_id}, "
                 f"which is not in {self.objects.address}.",
@@ -342,6 +346,8 @@ class CheckpointStore:
             sidecar=sidecar,
             state_checksum=checksum,
         )
+        if self._lease:  # writing state may have taken long, and a process may have been frozen
+            self._lease.check(unless_within=LEASE_IS_FRESH_FOR)
         with self.objects.together():
             create_manifest(self._catalog, manifest.checkpoint_id, body)
             pointer.advance(self._catalog, manifest.checkpoint_id)

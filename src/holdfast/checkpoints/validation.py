@@ -13,7 +13,7 @@ from holdfast.checkpoints.batcher import read_batch
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import batch_key, is_batch_key
 from holdfast.errors import Corrupt, NotFound
-from holdfast.manifest import BatchObject, CheckpointManifest, Issue
+from holdfast.manifest import BatchObject, CheckpointManifest, Issue, StateVersion
 
 Progress = Callable[[int], None]
 """Told how many more bytes have been read."""
@@ -47,7 +47,7 @@ class Validator:
         self._deep = deep
         self._progress = progress or (lambda _: None)
         self._known: dict[int, ValidationResult] = {}
-        self._holds: dict[int, frozenset[str]] = {}
+        self._holds: dict[int, dict[str, StateVersion]] = {}
 
     def validate(self, checkpoint_id: int) -> ValidationResult:
         looked: list[tuple[int, CheckpointManifest | None, list[Issue]]] = []
@@ -61,7 +61,7 @@ class Validator:
             if below is not None and not below.valid:
                 issues.append(Issue(f"parent checkpoint {below.checkpoint_id} is not usable: {below.reason}", True))
             if manifest is not None:
-                self._holds[number] = frozenset(manifest.operator_states)
+                self._holds[number] = _held_states(manifest)
                 issues.extend(self._inheritance_issues(manifest))
             below = ValidationResult(number, not any(issue.is_fatal for issue in issues), issues)
             self._known[number] = below
@@ -140,7 +140,7 @@ class Validator:
 
     def _inheritance_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
         for name, version in sorted(manifest.own.states.items()):
-            if name not in self._holds.get(version.checkpoint_id, ()):
+            if self._holds.get(version.checkpoint_id, {}).get(name) != version:
                 yield Issue(f"state of {name!r} is said to be in checkpoint {version.checkpoint_id} and is not", True)
 
     def _batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
@@ -183,6 +183,12 @@ class Validator:
             return "disappeared while it was being read"
         actual = digest.hexdigest()
         return None if actual == batch.sha256 else f"checksum mismatch: expected {batch.sha256}, got {actual}"
+
+
+def _held_states(manifest: CheckpointManifest) -> dict[str, StateVersion]:
+    """The states whose bytes are in this very checkpoint, as it describes them itself."""
+    described = manifest.own.states.items()
+    return {name: version for name, version in described if name in manifest.operator_states}
 
 
 def _parent(manifest: CheckpointManifest | None) -> int | None:

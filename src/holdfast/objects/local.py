@@ -136,7 +136,7 @@ class LocalObjects:
     def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
         with self._explained((*keys, *then, "")[0], writing=True):
             then = [key for key in then if self.info(key) is not None]
-            folders = self._remove_all(keys)
+            folders = self._remove_all(keys, locked=True)
             if then:
                 for folder in sorted(folders):
                     with contextlib.suppress(FileNotFoundError):
@@ -238,16 +238,19 @@ class LocalObjects:
     def _is_permanent(self, path: str) -> bool:
         return not self._is_inside(path) or os.path.dirname(path) == self.root or path == self.root
 
-    def _remove_all(self, keys: Sequence[str]) -> set[str]:
+    def _remove_all(self, keys: Sequence[str], *, locked: bool = False) -> set[str]:
+        """Remove files; `locked` against updates, or one that has begun would bring its object back."""
         folders = set()
         for key in keys:
             path = os.path.join(self.root, check_key(key.rstrip("/"), temporary=True))
             if key.endswith("/"):
                 self._remove_if_empty(path)
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            folder = os.path.dirname(path)
+            lock = self._disk.locked(folder) if locked else contextlib.nullcontext()
+            with contextlib.suppress(FileNotFoundError), lock:
                 self._disk.remove_file(path)
-            folders.add(os.path.dirname(path))
+            folders.add(folder)
         return folders
 
     def _remove_if_empty(self, folder: str) -> None:

@@ -248,6 +248,36 @@ class ObjectsConformance(MediumUnderTest):
 
         self.at_once(act)
 
+    # Durability on request
+
+    def test_secure_changes_nothing_that_can_be_seen(self) -> None:
+        self.objects.create("a/b", [b"body"])
+        before = self.open().list("")
+        self.open().secure(["a/b", "a/absent", "nowhere/at/all"])
+        self.open().secure([])
+        assert self.open().list("") == before
+        assert self.body("a/b") == b"body"
+        assert self.open().leftovers() == []
+
+    def test_written_together_is_visible_in_order_and_afterwards(self) -> None:
+        with self.objects.together():
+            self.objects.create("a/1", [b"one"])
+            assert self.body("a/1") == b"one"
+            self.objects.update("b/2", lambda _: b"two")
+            with pytest.raises(Conflict):
+                self.objects.create("a/1", [b"again"])
+        self.objects.create("c/3", [b"three"])
+        assert [self.body(key) for key in ("a/1", "b/2", "c/3")] == [b"one", b"two", b"three"]
+        assert self.open().leftovers() == []
+
+    def test_error_among_what_is_written_together_comes_out(self) -> None:
+        with pytest.raises(Invalid, match="in the middle"), self.objects.together():
+            self.objects.create("a", [b"one"])
+            raise Invalid("in the middle")
+        assert self.body("a") == b"one"
+        self.objects.create("b", [b"two"])
+        assert self.body("b") == b"two"
+
     # Reading
 
     def test_absent(self) -> None:

@@ -79,12 +79,26 @@ class WritersConformance(StoreUnderTest):
         assert self.open_later().cleanup_orphans() == 1
         assert self.open().load_states(1) == {"agg": b"mine"}
 
-    def test_state_written_ahead_is_never_replaced(self) -> None:
-        self.open().save_state_data(1, [b"first"])
+    def test_state_written_ahead_by_two_goes_with_whoever_saves(self) -> None:
+        operators = {"agg": OperatorCheckpoint.external_slice(0, 5)}
+        loser, winner = self.open(), self.open()
+        loser.save_state_data(1, [b"first"])
+        winner.save_state_data(1, [b"other"])
+        assert self.read(self.sidecar_key(1)) == b"first"
+        winner.save(manifest(1, operator_states=operators))
         with pytest.raises(Fenced):
-            self.open().save_state_data(1, [b"other"])
-        self.open().save_state_data(1, [b"fi", b"rst"])
-        assert self.open().load_state_data(1) == b"first"
+            loser.save(manifest(1, operator_states=operators))
+        assert self.open().load_state_data(1) == b"other"
+        assert self.open().load_states(1) == {"agg": b"other"}
+        assert self.open().validate_checkpoint(1).valid
+
+    def test_state_written_ahead_twice_by_one_the_last_counts(self) -> None:
+        store = self.open()
+        store.save_state_data(1, [b"first try"])
+        store.save_state_data(1, [b"second try"])
+        store.save(manifest(1))
+        assert self.open().load_state_data(1) == b"second try"
+        assert self.open().validate_checkpoint(1).valid
 
     def test_loser_does_not_move_the_pointer(self) -> None:
         self.open().save(manifest(5))

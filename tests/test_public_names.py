@@ -1,0 +1,123 @@
+"""The names that are promised to the outside, used exactly as promised."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import CheckpointBatcher, CheckpointManifest, ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
+from holdfast import errors as tree
+
+
+def test_everything_in_all_is_there() -> None:
+    promised = {
+        "CheckpointManifest",
+        "ConnectorCheckpoint",
+        "OperatorCheckpoint",
+        "InFlightRecord",
+        "SinkCommitStatus",
+        "CheckpointBatcher",
+        "open_store",
+    }
+    assert promised <= set(holdfast.__all__)
+    for module in ("holdfast", "holdfast.checkpoints", "holdfast.objects"):
+        found = importlib.import_module(module)
+        for name in found.__all__:
+            assert getattr(found, name) is not None
+        assert sorted(found.__all__) == list(found.__all__)
+
+
+def test_error_tree() -> None:
+    kinds = [
+        tree.Conflict,
+        tree.Fenced,
+        tree.OutcomeUnknown,
+        tree.Unavailable,
+        tree.Corrupt,
+        tree.Invalid,
+        tree.NotFound,
+    ]
+    assert all(issubclass(kind, tree.HoldfastError) for kind in kinds)
+    assert len({kind.exit_code for kind in kinds}) == len(kinds)
+    assert len({kind.default_code for kind in kinds}) == len(kinds)
+    error = tree.Fenced("Taken.", about="checkpoint 1", unchanged="the store", next_step="stop")
+    assert (error.code, error.about, error.unchanged, error.next_step) == (
+        "fenced",
+        "checkpoint 1",
+        "the store",
+        "stop",
+    )
+    for words in ("Taken.", "checkpoint 1", "the store", "stop"):
+        assert words in str(error)
+
+
+@pytest.mark.parametrize("scheme", ["path", "file", "memory"])
+def test_the_store_as_promised(tmp_path: Path, scheme: str) -> None:
+    url = {"path": str(tmp_path), "file": f"file://{tmp_path}", "memory": "memory://"}[scheme]
+    store = holdfast.open_store(url, max_retained=3, vnode_count=256)
+    assert store.vnode_count == 256
+    assert store.load_latest() is None
+    assert store.load_by_id(1) is None
+    assert store.load_state_data(1) is None
+    m = CheckpointManifest.new(1, 1)
+    m = msgspec.structs.replace(
+        m, watermark=5, source_offsets={"k": ConnectorCheckpoint(offsets={"p0": "17"}, epoch=1)}
+    )
+    store.save(m)
+    with_state = msgspec.structs.replace(
+        CheckpointManifest.new(2, 2),
+        operator_states={
+            "a": OperatorCheckpoint.inline(b"x"),
+            "b": OperatorCheckpoint.external(0, 10),
+            "c": OperatorCheckpoint.from_bytes(b"y", 1, 0),
+        },
+        sink_commit_statuses={"s": SinkCommitStatus.pending(), "t": SinkCommitStatus.failed("why")},
+    )
+    store.save_with_state(with_state, [b"chunk", b"chunk"])
+    done = {"s": SinkCommitStatus.committed(), "t": SinkCommitStatus.committed()}
+    store.update_manifest(msgspec.structs.replace(with_state, sink_commit_statuses=done))
+    latest = store.load_latest()
+    assert latest is not None
+    assert latest.checkpoint_id == 2
+    assert store.list() == [(1, 1), (2, 2)]
+    assert store.list_ids() == [1, 2]
+    assert store.load_state_data(2) == b"chunkchunk"
+    store.save_state_data(3, [b"chunk"])
+    assert store.load_state_data(3) == b"chunk"
+    assert store.prune(3) == 0
+    assert store.cleanup_orphans() == 1
+    result = store.validate_checkpoint(2)
+    assert (result.checkpoint_id, result.valid, result.issues) == (2, True, [])
+    missing = store.validate_checkpoint(9)
+    assert not missing.valid
+    assert [(issue.message != "", issue.is_fatal) for issue in missing.issues] == [(True, True)]
+    report = store.recover_latest_validated()
+    assert (report.chosen_id, report.skipped, report.examined) == (2, [], 1)
+    assert report.elapsed >= 0
+
+
+def test_the_batcher_as_promised(tmp_path: Path) -> None:
+    batcher = CheckpointBatcher(f"file://{tmp_path}", prefix="nodes/a/", flush_threshold=None)
+    batcher.add("partition-0/agg", b"state")
+    assert not batcher.should_flush()
+    assert batcher.buffer_size == len("partition-0/agg") + len(b"state") + 8
+    batcher.flush(42)
+    assert (tmp_path / "nodes/a/checkpoints/batch-000042.lz4").is_file()
+    metrics = batcher.metrics
+    assert (metrics.batches_flushed, metrics.entries_flushed, metrics.put_count) == (1, 1, 1)
+    assert metrics.bytes_before_compression == 28
+    assert metrics.bytes_after_compression > 20
+    assert batcher.buffer_size == 0
+
+
+def test_nothing_heavy_is_imported_with_the_package() -> None:
+    heavy = ["pytest", "rich", "click", "pyspark", "pandas", "moto"]
+    program = f"import sys, holdfast; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
