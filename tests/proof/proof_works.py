@@ -101,7 +101,7 @@ class Work:
     """Whether a second run may bring other bytes. Not where the contract says that it has to take another id then."""
 
 
-def _save(store: CheckpointStore, note: Note, number: int, variant: str, kind: str = "plain") -> None:
+def save(store: CheckpointStore, note: Note, number: int, variant: str, kind: str = "plain") -> None:
     wanted = manifest(number, kind, variant)
     if kind == "sidecar":
         store.save_with_state(wanted, sidecar(number, variant))
@@ -126,7 +126,7 @@ def prepared(*kinds: str, **settings: Any) -> Callable[[Place, Note], None]:
     def prepare(place: Place, note: Note) -> None:
         store = place.open(**settings)
         for number, kind in enumerate(kinds, start=1):
-            _save(store, note, number, "before", kind)
+            save(store, note, number, "before", kind)
 
     return prepare
 
@@ -139,7 +139,7 @@ def saving(kind: str, *numbers: int, **settings: Any) -> Run:
         there = store.list_ids()
         for number in numbers:
             if number not in there:
-                _save(store, note, number, variant, kind)
+                save(store, note, number, variant, kind)
 
     return run
 
@@ -151,7 +151,7 @@ def with_stray_sidecar(place: Place, note: Note) -> None:
 
 def with_pending(place: Place, note: Note) -> None:
     store = place.open()
-    _save(store, note, 1, "before", "sidecar")
+    save(store, note, 1, "before", "sidecar")
     store.save_with_state(manifest(2, "sidecar", "before", pending=("a", "b")), sidecar(2, "before"))
     note("saved 2")
 
@@ -190,14 +190,14 @@ def with_claims(place: Place, note: Note) -> None:
     for _ in range(10):  # more than are kept, so that the next claim removes some
         store = place.open()
         note(f"generation {store.claim().generation}")
-    _save(store, note, 1, "before", "sidecar")
+    save(store, note, 1, "before", "sidecar")
 
 
 def claim_and_save(place: Place, note: Note, variant: str) -> None:
     store = place.open()
     note(f"generation {store.claim('driver').generation}")
     if 2 not in store.list_ids():
-        _save(store, note, 2, variant, "sidecar")
+        save(store, note, 2, variant, "sidecar")
 
 
 WORKS: dict[str, Work] = {

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 from holdfast.steps import step
@@ -73,12 +72,10 @@ def from_threads(acknowledge: Acknowledge) -> None:
         thread.join()
 
 
-def tells_its_pids(acknowledge: Acknowledge, wait: bool) -> None:
+def tells_its_pids(acknowledge: Acknowledge) -> None:
     acknowledge(f"{os.getppid()} {os.getpid()}")
     with step("told"):
         pass
-    while wait:
-        time.sleep(0.01)
 
 
 def lasting(acknowledge: Acknowledge, tell: str) -> None:

@@ -159,7 +159,7 @@ def test_a_ring_goes_on_after_work_that_failed() -> None:
 
 def test_a_ring_forks_each_run_and_ends_with_its_block() -> None:
     with CrashRing(f"{WORKS}:tells_its_pids") as ring:
-        runs = [ring.kill_at(0, wait=False).acknowledged[0].split() for _ in range(3)]
+        runs = [ring.kill_at(0).acknowledged[0].split() for _ in range(3)]
     assert len({parent for parent, _ in runs}) == 1
     assert len({child for _, child in runs}) == 3
     assert not any(is_running(int(pid)) for run in runs for pid in run)
@@ -190,10 +190,10 @@ def test_a_ring_says_why_its_work_cannot_be_imported() -> None:
 
 def test_a_ring_whose_process_is_gone_says_so() -> None:
     with CrashRing(f"{WORKS}:tells_its_pids") as ring:
-        zygote, _ = ring.kill_at(0, wait=False).acknowledged[0].split()
+        zygote, _ = ring.kill_at(0).acknowledged[0].split()
         os.kill(int(zygote), signal.SIGKILL)
         with pytest.raises(ChildFailed, match="is gone"):
-            ring.record(wait=False)
+            ring.record()
 
 
 def test_nothing_outlives_the_process_that_owns_the_ring(tmp_path: Path) -> None:
@@ -205,7 +205,8 @@ from holdfast.testing.crash import CrashRing
 with CrashRing({WORKS + ":lasting"!r}) as ring:
     ring.record(tell={str(pids)!r})
 """
-    owner = subprocess.Popen([sys.executable, "-c", code, json.dumps(sys.path)])
+    environment = os.environ | {"TMPDIR": str(tmp_path)}  # what is killed cannot clean up
+    owner = subprocess.Popen([sys.executable, "-c", code, json.dumps(sys.path)], env=environment)
     try:
         wait_until(pids.exists)
     finally:

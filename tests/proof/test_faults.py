@@ -1,0 +1,490 @@
+"""Disks that are full, read-only, denied or broken at every single operation; services that do not answer.
+
+Whatever fails: the error is one of ours and says what is unchanged, nothing acknowledged is lost, nothing half-done is
+visible, and once the fault is gone the same call through the same handle succeeds.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from proof_checks import check, check_tidy
+from proof_works import (
+    WORKS,
+    Address,
+    Note,
+    Place,
+    commit_sinks,
+    manifest,
+    noise,
+    prepared,
+    save,
+    sidecar,
+    with_claims,
+    with_orphans,
+    with_pending,
+    with_stray_sidecar,
+)
+
+from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
+from holdfast.errors import Corrupt, HoldfastError, NotFound, OutcomeUnknown, Unavailable
+from holdfast.objects import LocalObjects, address, attempts
+from holdfast.objects.disk import Disk
+from holdfast.testing.faults import FaultyDisk, FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
+from holdfast.testing.powerloss import ForgetfulDisk, keep_everything
+from holdfast.testing.servers import S3Server, options_for
+
+ROOT = "/srv/store"
+LAYOUTS = {"directory": DirectoryLayout, "object": ObjectLayout}
+ERRORS = {
+    errno.ENOSPC: "disk.full",
+    errno.EDQUOT: "disk.full",
+    errno.EROFS: "disk.read-only",
+    errno.EACCES: "disk.denied",
+    errno.EIO: "disk.error",
+}
+READS = ("path.entry", "file.open", "directory.scan", "directory.lock")
+Act = Callable[[CheckpointStore, Note], None]
+
+
+class OnDisk(msgspec.Struct, frozen=True):
+    disk: Disk
+    layout: str
+
+    def open(self, **settings: Any) -> CheckpointStore:
+        objects = LocalObjects(ROOT, disk=self.disk)
+        return CheckpointStore(objects, LAYOUTS[self.layout](), **{"max_retained": None, **settings})
+
+
+class Lasting:
+    """A place whose every handle is one and the same, for what is written in terms of a place."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+
+    def open(self, **_: Any) -> CheckpointStore:
+        return self._store
+
+
+def saves(kind: str, number: int) -> Act:
+    return lambda store, note: save(store, note, number, "first", kind)
+
+
+def save_ahead(store: CheckpointStore, note: Note) -> None:
+    if 2 not in store.list_ids():  # once it is there the state cannot be written again, and the caller need not
+        store.save_state_data(2, sidecar(2, "first"))
+    store.save(manifest(2, "ahead", "first"))
+    note("saved 2")
+
+
+class Case(msgspec.Struct, frozen=True):
+    prepare: Callable[[Place, Note], None]
+    act: Act
+    keep: int | None = None
+    settings: dict[str, Any] = {}
+
+
+CASES = {
+    "save": Case(prepared("plain"), saves("plain", 2)),
+    "first save": Case(prepared(), saves("sidecar", 1)),
+    "save_with_state": Case(prepared("sidecar"), saves("sidecar", 2)),
+    "stray sidecar": Case(with_stray_sidecar, saves("sidecar", 3)),
+    "state ahead": Case(prepared("plain"), save_ahead),
+    "save_states": Case(prepared("states"), saves("states", 2)),
+    "flush": Case(prepared("batches-1"), saves("batches-3", 2)),
+    "update": Case(
+        with_pending,
+        lambda store, note: commit_sinks(Lasting(store), note, "first"),
+        keep=1,
+        settings={"max_retained": 1},
+    ),
+    "prune": Case(WORKS["prune"].prepare, lambda store, note: note(f"pruned {store.prune(2)}"), keep=2),
+    "retention": Case(WORKS["retention"].prepare, saves("sidecar", 5), keep=2, settings={"max_retained": 2}),
+    "clean-up": Case(with_orphans, lambda store, note: note(f"cleaned {store.cleanup_orphans(older_than=0)}")),
+    "claim": Case(with_claims, lambda store, note: note(f"generation {store.claim().generation}")),
+    "recovery": Case(prepared("states", "states"), lambda store, note: _recover(store)),
+}
+
+
+def _recover(store: CheckpointStore) -> None:
+    report = store.recover_latest_validated()
+    assert report.chosen_id == 2 or report.unreadable, "a disk that cannot be read is not a damaged checkpoint"
+
+
+def assert_says_what_a_person_needs(error: HoldfastError, code: int) -> None:
+    assert isinstance(error, Unavailable), repr(error)
+    assert error.code == ERRORS[code]
+    assert error.about is not None
+    assert ROOT in error.about
+    assert error.unchanged
+    assert error.next_step
+    assert str(error).count(error.about) >= 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("lasts", [False, True], ids=["once", "until mended"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_operation_of_the_disk_fails(name: str, lasts: bool, layout: str) -> None:
+    case = CASES[name]
+    before = ForgetfulDisk()
+    told: list[str] = []
+    case.prepare(OnDisk(before, layout), told.append)
+    counted = FaultyDisk(before.reboot(keep_everything), lambda number, operation: None)
+    case.act(OnDisk(counted, layout).open(**case.settings), [].append)
+    failed = 0
+    for number in range(len(counted.operations)):
+        code = list(ERRORS)[number % len(ERRORS)] if lasts else None
+        for each in [code] if code else ERRORS:
+            failed += _fails_and_is_repeated(
+                case, before.reboot(keep_everything), layout, list(told), number, each, lasts
+            )
+    assert failed > 0, "no fault ever reached the caller: this test is blind"
+
+
+def _fails_and_is_repeated(
+    case: Case, behind: ForgetfulDisk, layout: str, lines: list[str], number: int, code: int, lasts: bool
+) -> bool:
+    mended = False
+
+    def fail(at: int, operation: str) -> OSError | None:
+        hit = at == number or (lasts and at > number and operation not in READS)
+        return OSError(code, errno.errorcode[code]) if hit and not mended else None
+
+    store = OnDisk(FaultyDisk(behind, fail), layout).open(**case.settings)
+    failed = False
+    try:
+        case.act(store, lines.append)
+    except HoldfastError as error:
+        assert_says_what_a_person_needs(error, code)
+        failed = True
+    mended = True
+    place = OnDisk(behind, layout)
+    check(place, lines, case.keep)
+    if failed:
+        case.act(store, lines.append)  # the same call, through the same handle
+        check(place, lines, case.keep)
+    check_tidy(place, spare_batches_of=place.open().list_ids())
+    check(place, lines, case.keep)
+    return failed
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EACCES, errno.EROFS])
+def test_folders_above_the_store_need_not_be_syncable(code: int, layout: str) -> None:
+    """As on an automounted home, or below a folder that this user may pass through and not read."""
+    behind = ForgetfulDisk()
+    for folder in ("/home", "/home/me"):
+        behind.make_directory(folder)
+
+    class Odd(FaultyDisk):
+        def sync_directory(self, path: str) -> None:
+            if path in ("/", "/home"):
+                raise OSError(code, "cannot sync")
+            super().sync_directory(path)
+
+    objects = LocalObjects("/home/me/store", disk=Odd(behind, lambda number, operation: None))
+    store = CheckpointStore(objects, LAYOUTS[layout]())
+    store.save_with_state(manifest(1, "sidecar", "first"), sidecar(1, "first"))
+    assert store.recover_latest_validated().chosen_id == 1
+
+
+FULL = """
+import json, resource, sys
+sys.path[:] = json.loads(sys.argv[1])
+from proof_works import Address, manifest
+from holdfast.errors import HoldfastError
+store = Address(sys.argv[2], sys.argv[3]).open()
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+store.save_with_state(manifest(1, "limit", "x"), [b"small"])
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+try:
+    store.save_with_state(manifest(2, "limit", "x"), [b"large" * 100_000])
+    told = ["acknowledged"]
+except HoldfastError as error:
+    told = [type(error).__name__, error.code, error.about, error.unchanged]
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+left = store.list_ids()
+store.save_with_state(manifest(2, "limit", "x"), [b"large" * 100_000])
+print(json.dumps([told, left, store.list_ids()]))
+"""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_that_the_kernel_refuses_to_let_grow(layout: str, tmp_path: Path) -> None:
+    """A real refusal in the middle of a real write, by the process's file size limit."""
+    command = [sys.executable, "-c", FULL, json.dumps(sys.path), str(tmp_path), layout]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    told, left, after = json.loads(done.stdout)
+    assert told[0] == "Unavailable", told
+    assert str(tmp_path) in told[2]
+    assert told[3]
+    assert (left, after) == ([1], [1, 2])
+    store = Address(str(tmp_path), layout).open()
+    assert store.load_state_data(1) == b"small"
+    assert store.load_state_data(2) == b"large" * 100_000
+    assert all(store.validate_checkpoint(number).valid for number in after)
+    check_tidy(Address(str(tmp_path), layout), str(tmp_path))
+
+
+# S3
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[FaultyProxy]:
+    with FaultyProxy(s3_server.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    return s3_server.new_bucket()
+
+
+@pytest.fixture
+def direct(s3_server: S3Server, bucket: str) -> Address:
+    """Round the proxy: what is really there."""
+    return Address(f"s3://{bucket}/pipeline", "object", s3_server.options)
+
+
+@pytest.fixture
+def through(proxy: FaultyProxy, bucket: str) -> Address:
+    return Address(f"s3://{bucket}/pipeline", "object", options_for(proxy.endpoint) | {"timeout": "2s"})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tries as ever, without the pauses between them."""
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 0.001)
+    backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2}
+    monkeypatch.setitem(address.RETRIES_OF_READS, "backoff", backoff)
+
+
+def saved_before(direct: Address) -> None:
+    direct.open().save_with_state(manifest(1, "sidecar", "before"), sidecar(1, "before"))
+
+
+S3_ACTS: dict[str, Act] = {
+    "save_with_state": saves("sidecar", 2),
+    "flush": saves("batches-3", 2),
+    "under a lease": lambda store, note: (store.claim("driver"), save(store, note, 2, "first", "sidecar"))[1],
+}
+
+
+def requests_of(act: Act, proxy: FaultyProxy, s3_server: S3Server) -> int:
+    """How many requests the undisturbed act makes, in a bucket of its own."""
+    proxy.script = lambda _: None
+    place = Address(f"s3://{s3_server.new_bucket()}/pipeline", "object", options_for(proxy.endpoint))
+    place.open().save(manifest(1, "plain", "before"))
+    proxy.forget()
+    act(place.open(max_retained=3), [].append)
+    return len(proxy.requests)
+
+
+def from_request(number: int, fault: Any, *, once: bool) -> Callable[[Request], Any]:
+    return lambda request: fault if request.number == number or (not once and request.number > number) else None
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("fault", [LostReply(), Refuse(), Status(503), Status(500)], ids=repr)
+@pytest.mark.parametrize("name", S3_ACTS)
+@pytest.mark.usefixtures("quick")
+def test_one_request_that_fails_is_got_over(
+    name: str, fault: Any, proxy: FaultyProxy, through: Address, direct: Address, s3_server: S3Server
+) -> None:
+    saved_before(direct)
+    for number in range(requests_of(S3_ACTS[name], proxy, s3_server)):
+        place = Address(through.url + f"/{number}", "object", through.options)
+        seen = Address(direct.url + f"/{number}", "object", direct.options)
+        seen.open().save_with_state(manifest(1, "sidecar", "before"), sidecar(1, "before"))
+        proxy.forget()
+        proxy.script = from_request(number, fault, once=True)
+        lines = ["saved 1"]
+        S3_ACTS[name](place.open(max_retained=3), lines.append)
+        assert len(proxy.requests) > number
+        assert check(seen, lines, None) == [1, 2]
+        assert seen.open().latest_pointer() == 2
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("fault", [LostReply(), Refuse(), Status(503), Status(403)], ids=repr)
+@pytest.mark.parametrize("name", S3_ACTS)
+@pytest.mark.usefixtures("quick")
+def test_a_service_that_stops_answering_is_reported_honestly_and_a_repeat_settles_it(
+    name: str, fault: Any, proxy: FaultyProxy, through: Address, direct: Address, s3_server: S3Server
+) -> None:
+    """From each request on, nothing gets an answer any more, neither writes nor the reads that would settle them."""
+    outcomes = []
+    for number in range(requests_of(S3_ACTS[name], proxy, s3_server)):
+        place = Address(through.url + f"/{number}", "object", through.options)
+        seen = Address(direct.url + f"/{number}", "object", direct.options)
+        seen.open().save_with_state(manifest(1, "sidecar", "before"), sidecar(1, "before"))
+        store = place.open(max_retained=3)
+        proxy.forget()
+        proxy.script = from_request(number, fault, once=False)
+        lines = ["saved 1"]
+        error: HoldfastError | None = None
+        try:
+            S3_ACTS[name](store, lines.append)
+        except HoldfastError as raised:
+            error = raised
+        proxy.script = lambda _: None
+        ids = check(seen, lines, None)
+        if error is not None:
+            outcomes.append(type(error))
+            assert isinstance(error, Unavailable | OutcomeUnknown), repr(error)
+            assert error.about is not None
+            assert through.url in error.about
+            assert error.unchanged
+            assert error.next_step
+            if isinstance(error, Unavailable):
+                assert error.code == ("cloud.denied" if fault == Status(403) else "cloud.unavailable")
+                assert 2 not in ids, "it said that nothing was written, and it was"
+            S3_ACTS[name](store, lines.append)
+        assert check(seen, lines, None) == [1, 2]
+        assert seen.open().load_latest() is not None
+    assert outcomes, "no fault ever reached the caller"
+    assert (
+        (OutcomeUnknown in outcomes) == isinstance(fault, LostReply | Refuse | Status)
+        and fault != Status(403)
+        or (fault == Status(403) and OutcomeUnknown not in outcomes)
+    )
+
+
+@pytest.mark.s3
+@pytest.mark.usefixtures("quick")
+def test_a_write_that_lands_after_everybody_gave_up_is_still_our_own(
+    proxy: FaultyProxy, through: Address, direct: Address
+) -> None:
+    """The request is under way for longer than we wait. It must not turn a repeat of the same save into a defeat."""
+    saved_before(direct)
+    hold = Hold()
+    place = Address(through.url, "object", {**(through.options or {}), "timeout": "300ms"})
+    store = place.open(max_retained=3)
+    proxy.script = lambda request: hold if "manifest-000002" in request.path and request.method == "PUT" else None
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        store.save_with_state(manifest(2, "sidecar", "late"), sidecar(2, "late"))
+    assert direct.open().list_ids() == [1]
+    hold.release()
+    proxy.script = lambda _: None
+    store.save_with_state(manifest(2, "sidecar", "late"), sidecar(2, "late"))
+    assert check(direct, ["saved 1", "saved 2"], None) == [1, 2]
+
+
+@pytest.mark.s3
+@pytest.mark.usefixtures("quick")
+def test_an_update_whose_reply_is_lost_is_settled(proxy: FaultyProxy, through: Address, direct: Address) -> None:
+    direct.open().save(manifest(1, "plain", "before", pending=("a", "b")))
+    store = through.open()
+    proxy.script = once(LostReply(), lambda request: request.method == "PUT")
+    commit_sinks(Lasting(store), lambda _: None, "first") if False else None
+    found = store.load_by_id(1)
+    assert found is not None
+    statuses: Any = {"a": "Committed", "b": "Pending"}
+    store.update_manifest(msgspec.structs.replace(found, sink_commit_statuses=statuses))
+    stored = direct.open().load_by_id(1)
+    assert stored is not None
+    assert stored.sink_commit_statuses == {"a": "Committed", "b": "Pending"}
+    assert direct.open().validate_checkpoint(1).valid
+
+
+@pytest.mark.s3
+@pytest.mark.usefixtures("quick")
+def test_a_prune_that_fails_loses_nothing_and_can_be_repeated(
+    proxy: FaultyProxy, through: Address, direct: Address
+) -> None:
+    lines = [f"saved {number}" for number in range(1, 5)]
+    for number in range(1, 5):
+        direct.open().save_with_state(manifest(number, "sidecar", "before"), sidecar(number, "before"))
+    for fault in (Status(503), LostReply(), Refuse(), Status(403)):
+        store = through.open()
+        proxy.script = lambda request, fault=fault: fault if request.method in ("POST", "DELETE") else None
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            store.prune(2)
+        proxy.script = lambda _: None
+        check(direct, lines, 2)
+    through.open().prune(2)
+    assert check(direct, lines, 2) == [3, 4]
+
+
+@pytest.mark.s3
+def test_a_bucket_that_does_not_exist_is_not_an_empty_store(s3_server: S3Server) -> None:
+    store = Address("s3://no-such-bucket-anywhere/pipeline", "object", s3_server.options).open()
+    calls: list[Callable[[], object]] = [
+        store.list_ids,
+        store.load_latest,
+        store.recover_latest_validated,
+        store.next_id,
+        lambda: store.save(manifest(1, "plain", "x")),
+        lambda: store.save_with_state(manifest(1, "plain", "x"), [b"x"]),
+        lambda: store.claim(),
+        lambda: store.prune(1),
+        lambda: store.cleanup_orphans(older_than=0),
+    ]
+    for call in calls:
+        with pytest.raises((NotFound, Unavailable), match=r"no-such-bucket-anywhere"):
+            call()
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("fault", [Refuse(), Status(503), Status(403)], ids=repr)
+@pytest.mark.usefixtures("quick")
+def test_a_store_that_cannot_be_read_is_not_a_fresh_start(
+    fault: Any, proxy: FaultyProxy, through: Address, direct: Address
+) -> None:
+    saved_before(direct)
+    proxy.script = lambda _: fault
+    store = through.open()
+    for call in (store.list_ids, store.load_latest, store.next_id, store.recover_latest_validated):
+        with pytest.raises(Unavailable):
+            call()
+    proxy.script = lambda request: fault if "list-type" not in request.query else None
+    report = store.recover_latest_validated()
+    assert (report.chosen_id, report.unreadable) == (None, [1]), "unreadable, not damaged"
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["refused", "silent"])
+def test_an_endpoint_that_cannot_be_reached_is_given_up_in_bounded_time(
+    what: str, proxy: FaultyProxy, through: Address
+) -> None:
+    """With the real pauses. A port that refuses is answered within seconds; a service that hangs within some timeouts."""
+    if what == "silent":
+        proxy.script = lambda _: Stall(60)
+    where = proxy.endpoint if what == "silent" else "http://127.0.0.1:9"
+    store = Address(through.url, "object", options_for(where) | {"timeout": "500ms", "connect_timeout": "200ms"}).open()
+    began = time.monotonic()
+    with pytest.raises((Unavailable, OutcomeUnknown)) as caught:
+        store.save(manifest(1, "plain", "x"))
+    assert time.monotonic() - began < 20
+    assert caught.value.about is not None
+    assert "manifest-000001" in caught.value.about
+    assert isinstance(caught.value, OutcomeUnknown) == (what == "silent")
+
+
+@pytest.mark.s3
+def test_an_answer_that_is_cut_short_or_strange_is_no_checkpoint(
+    proxy: FaultyProxy, through: Address, direct: Address
+) -> None:
+    """A captive portal: 200 and a page. The manifest is damaged as far as one can tell, and nothing is believed."""
+    saved_before(direct)
+    proxy.script = lambda request: Status(200, b"<html>Please log in</html>") if "manifest-0" in request.path else None
+    store = through.open()
+    with pytest.raises((Corrupt, Unavailable)):
+        store.load_by_id(1)
+    with pytest.raises(HoldfastError):
+        store.save(manifest(1, "plain", "x"))
+    proxy.script = lambda _: None
+    assert check(direct, ["saved 1"], None) == [1]
+    assert noise("any")
