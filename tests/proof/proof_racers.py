@@ -152,5 +152,6 @@ def zombie(order: dict[str, Any]) -> str:
     return "done"
 
 
-if __name__ == "__main__":
+def be_zombie() -> None:
+    """The whole life of a process that is frozen: an order on standard input, the outcome on standard output."""
     print(zombie(msgspec.json.decode(sys.stdin.buffer.read())), flush=True)

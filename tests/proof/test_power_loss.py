@@ -7,44 +7,20 @@ deep in a place that does not exist when the first work begins.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from proof_checks import check, check_tidy
+from proof_machines import LAYOUTS, Machine, contents
 from proof_works import WORKS, Place, Work, manifest, prepared, saving, states
 
-from holdfast.checkpoints import CheckpointStore
-from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
-from holdfast.objects import LocalObjects
-from holdfast.objects.disk import Disk
 from holdfast.testing.faults import FaultyDisk
 from holdfast.testing.powerloss import ForgetfulDisk, PowerCut, keep_everything, lose_everything, seeded
 
-ROOT = "/srv/pipelines/orders/store"
-LAYOUTS = {"directory": DirectoryLayout, "object": ObjectLayout}
 SEEDS = 6
 
 pytestmark = pytest.mark.parametrize("layout", LAYOUTS)
-
-
-class Machine:
-    """A place on one disk, which a test can take the power from.
-
-    Writers have names that are the same in each run, so that two disks with the same history are equal.
-    """
-
-    def __init__(self, disk: Disk, layout: str, driver: int = 0) -> None:
-        self.disk = disk
-        self.layout = layout
-        self._names = (f"{driver:04x}{number:04x}" for number in itertools.count())
-
-    def open(self, **settings: Any) -> CheckpointStore:
-        name = next(self._names)
-        objects = LocalObjects(ROOT, disk=self.disk, writer=name)
-        wanted = {"max_retained": None, "new_writer_id": lambda: name, **settings}
-        return CheckpointStore(objects, LAYOUTS[self.layout](), **wanted)
 
 
 class Aftermath:
@@ -58,19 +34,10 @@ class Aftermath:
     def of(self, disk: ForgetfulDisk, number: int, lines: list[str]) -> Iterator[ForgetfulDisk]:
         for choose in (lose_everything, keep_everything, *(seeded(number * SEEDS + seed) for seed in range(SEEDS))):
             found = disk.reboot(choose)
-            content = (tuple(lines), tuple(contents(found, "/")))
+            content = (tuple(lines), tuple(contents(found)))
             if content not in self._seen:
                 self._seen.add(content)
                 yield found
-
-
-def contents(disk: ForgetfulDisk, path: str) -> Iterator[tuple[str, bytes | None]]:
-    """Every path with its bytes, folders without, in one order."""
-    for entry in sorted(disk.scan(path), key=lambda entry: entry.name):
-        below = f"{path.rstrip('/')}/{entry.name}"
-        yield below, None if entry.is_directory else disk.open_file(below).read()
-        if entry.is_directory:
-            yield from contents(disk, below)
 
 
 def dying_after(disk: ForgetfulDisk, operations: int) -> Any:

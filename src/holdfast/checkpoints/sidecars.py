@@ -56,7 +56,7 @@ class Sidecars:
         Writing the same again soon after uses what is there, so that a repeated save is the same save.
         """
         before = self._written.get(checkpoint_id)
-        if before and before.checksum == checksum and self._clock() - before.at < self._fresh_for:
+        if before and before.checksum == checksum and self._is_usable(before):
             return msgspec.structs.replace(before, is_new=False)
         began = self._clock()
         sidecar = self._create_somewhere(checkpoint_id, chunks)
@@ -98,6 +98,9 @@ class Sidecars:
         One under the usual key stays: the winner may be a foreign writer who looks for its own there.
         """
         if written.is_new and self._writer_id in written.sidecar.key:
+            self._written = OrderedDict(
+                (n, kept) for n, kept in self._written.items() if kept.sidecar != written.sidecar
+            )
             with step("sidecar.withdraw", key=written.sidecar.key):
                 self._catalog.objects.delete([written.sidecar.key])
 
@@ -111,6 +114,13 @@ class Sidecars:
             del self.unsaved[checkpoint_id]
             self._written.pop(checkpoint_id, None)
             self._removed.add(checkpoint_id)
+
+    def _is_usable(self, written: Written) -> bool:
+        """Young enough that no clean-up can be after it, and still there: the checkpoint may have been removed."""
+        if self._clock() - written.at >= self._fresh_for:
+            return False
+        info = self._catalog.objects.info(written.sidecar.key)
+        return info is not None and info.size == written.sidecar.bytes
 
     def _create_somewhere(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
         layout = self._catalog.layout

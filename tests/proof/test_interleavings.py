@@ -1,0 +1,187 @@
+"""Two handles in a certain order, where each by itself does what it should: nothing acknowledged may suffer from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from proof_checks import check
+from proof_works import Address, manifest, sidecar, states
+
+from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
+from holdfast.errors import Fenced, HoldfastError
+from holdfast.steps import observe
+from holdfast.testing.servers import S3Server
+
+HOUR = 3600.0
+
+
+class Clock:
+    """A clock that a test moves; files keep the real one."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+@pytest.fixture(params=["directory", "object", pytest.param("s3", marks=pytest.mark.s3)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]:
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3_server")
+        yield Address(f"s3://{server.new_bucket()}/pipeline", "object", server.options)
+    else:
+        yield Address(str(tmp_path), request.param)
+
+
+def save_states_of(store: CheckpointStore, number: int) -> None:
+    store.save_states(manifest(number, "states", "x"), states(number, "x"))
+
+
+def test_a_repeat_with_another_manifest_does_not_destroy_what_was_saved(place: Address) -> None:
+    place.open().save_state_data(1, [b"of an attempt that died"])
+    store = place.open()
+    store.save_with_state(manifest(1, "sidecar", "x"), sidecar(1, "x"))
+    rebuilt = msgspec.structs.replace(manifest(1, "sidecar", "x"), timestamp_ms=1_800_000_000_000)
+    with pytest.raises(Fenced):
+        store.save_with_state(rebuilt, sidecar(1, "x"))
+    assert check(place, ["saved 1"], None) == [1]
+
+
+@pytest.mark.parametrize("when", ["planned before the second run", "planned before its manifest"])
+def test_a_clean_up_under_way_takes_nothing_from_the_second_run_of_interrupted_work(when: str, place: Address) -> None:
+    """The first attempt left a sidecar, long ago. A person looks at what gc would remove; meanwhile the work is repeated."""
+    place.open().save_state_data(1, sidecar(1, "x"))
+    clock = Clock()
+    clock.ahead = 2 * HOUR
+    cleaner = place.open(clock=clock)
+    plans = [cleaner.plan_cleanup()] if when == "planned before the second run" else []
+    if not plans:
+
+        def plan_at_the_worst_moment(name: str, phase: str, _: float) -> None:
+            if (name, phase) == ("manifest.create", "begin"):
+                plans.append(cleaner.plan_cleanup())
+
+        stop = observe(plan_at_the_worst_moment)
+    try:
+        clock.ahead = 0  # the second run is young, the leftover is not: only its own age may condemn it
+        cleaner_sees = place.open()
+        cleaner_sees.save_with_state(manifest(1, "sidecar", "x"), sidecar(1, "x"))
+    finally:
+        if when != "planned before the second run":
+            stop()
+    [plan] = plans
+    cleaner.apply(plan)
+    assert check(place, ["saved 1"], None) == [1]
+
+
+def test_the_same_for_batches(place: Address) -> None:
+    def flush(store: CheckpointStore) -> CheckpointBatcher:
+        batcher = CheckpointBatcher(store)
+        batcher.add("key", b"the same in both runs")
+        batcher.flush(1)
+        return batcher
+
+    flush(place.open())
+    clock = Clock()
+    clock.ahead = 2 * HOUR
+    cleaner = place.open(clock=clock)
+    plan = cleaner.plan_cleanup()
+    assert plan.orphans
+    store = place.open()
+    store.save(manifest(1, "plain", "x").with_batches(flush(store).flushed(1)))
+    clock.ahead = 0
+    cleaner.apply(plan)
+    assert place.open().validate_checkpoint(1).valid
+
+
+@pytest.mark.parametrize("tidy", ["prune", "own clean-up", "clean-up of another"])
+def test_state_written_ahead_and_swept_is_never_vouched_for(tidy: str, place: Address) -> None:
+    """Either the save fails, or the checkpoint is whole."""
+    store = place.open()
+    store.save_state_data(1, [b"state"])
+    if tidy == "prune":
+        store.prune(3)
+    elif tidy == "own clean-up":
+        store.cleanup_orphans(older_than=0)
+    else:
+        place.open().cleanup_orphans(older_than=0)
+    checksum = hashlib.sha256(b"state").hexdigest()
+    for wanted in (msgspec.structs.replace(manifest(1, "plain", "x"), state_checksum=checksum),):
+        try:
+            store.save(wanted)
+        except HoldfastError:
+            assert place.open().list_ids() == []
+        else:
+            assert place.open().validate_checkpoint(1).valid
+            assert place.open().load_state_data(1) == b"state"
+
+
+def test_batches_that_were_swept_are_never_vouched_for(place: Address) -> None:
+    store = place.open()
+    batcher = CheckpointBatcher(store)
+    batcher.add("key", b"data")
+    batcher.flush(1)
+    place.open().cleanup_orphans(older_than=0)
+    with pytest.raises(HoldfastError):
+        store.save(manifest(1, "plain", "x").with_batches(batcher.flushed(1)))
+    assert place.open().list_ids() == []
+
+
+def test_an_id_that_was_removed_and_is_saved_again_gets_its_state_again(place: Address) -> None:
+    store = place.open()
+    store.save_with_state(manifest(1, "sidecar", "x"), sidecar(1, "x"))
+    place.open().save_with_state(manifest(2, "sidecar", "x"), sidecar(2, "x"))
+    assert place.open().prune(1) == 1
+    store.save_with_state(manifest(1, "sidecar", "x"), sidecar(1, "x"))
+    assert check(place, ["saved 1", "saved 2"], None) == [1, 2]
+
+
+def test_a_child_is_not_born_on_a_parent_that_somebody_removed(place: Address) -> None:
+    store = place.open()
+    save_states_of(store, 1)
+    other = place.open()
+    other.save_with_state(manifest(2, "sidecar", "x"), sidecar(2, "x"))
+    other.prune(1)
+    save_states_of(store, 3)
+    assert check(place, ["saved 2", "saved 3"], None) == [2, 3]
+
+
+def test_retention_of_one_handle_spares_the_chain_that_another_builds(place: Address) -> None:
+    """Two drivers at once is not how it should be, and nobody may lose anything by it that retention promised to keep."""
+    full, chain = place.open(max_retained=2), place.open()
+    save_states_of(chain, 1)
+    full.save_with_state(manifest(2, "sidecar", "x"), sidecar(2, "x"))
+    save_states_of(chain, 3)
+    full.save_with_state(manifest(4, "sidecar", "x"), sidecar(4, "x"))
+    save_states_of(chain, 5)
+    full.save_with_state(manifest(6, "sidecar", "x"), sidecar(6, "x"))
+    save_states_of(chain, 7)
+    store = place.open()
+    assert store.recover_latest_validated().chosen_id == 7
+    assert store.load_states(7) == states(7, "x")
+
+
+def test_a_stranger_s_folders_and_files_below_the_store_are_left_alone(tmp_path: Path) -> None:
+    """Empty landing folders, another tool's temporary files, and whatever a link leads to."""
+    root, outside = tmp_path / "store", tmp_path / "outside"
+    for folder in ("landing/orders", "checkpoints/notes", "spark/offsets"):
+        (root / folder).mkdir(parents=True)
+    (outside / "empty").mkdir(parents=True)
+    foreign = [root / "spark/offsets/.1.4d3f.tmp", root / "checkpoints/.README.tmp", outside / ".state.bin.abc-1.tmp"]
+    for file in foreign:
+        file.write_text("not yours")
+    os.symlink(outside, root / "link")
+    store = Address(str(root), "directory").open()
+    store.save_with_state(manifest(1, "sidecar", "x"), sidecar(1, "x"))
+    store.cleanup_orphans(older_than=0)
+    store.prune(1)
+    kept = [*foreign, root / "landing/orders", root / "checkpoints/notes", root / "spark/offsets", outside / "empty"]
+    assert [path for path in kept if not path.exists()] == []
+    assert check(Address(str(root), "directory"), ["saved 1"], None) == [1]
