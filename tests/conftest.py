@@ -41,7 +41,7 @@ class LocalPlace(StoreUnderTest):
     """A store on local disk."""
 
     layout = DirectoryLayout()
-    abilities = Abilities(leftovers=True, ordered_delete=True)
+    abilities = Abilities(leftovers=True)
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -57,7 +57,7 @@ class MemoryPlace(StoreUnderTest):
     """A store in this process's memory."""
 
     layout = ObjectLayout()
-    abilities = Abilities(leftovers=False, ordered_delete=False)
+    abilities = Abilities(leftovers=False)
 
     def __init__(self) -> None:
         self.url = f"memory://{uuid.uuid4().hex}"

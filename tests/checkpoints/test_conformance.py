@@ -19,7 +19,7 @@ from holdfast.testing.servers import S3Server
 
 class TestLocal(CheckpointStoreConformance):
     layout = DirectoryLayout()
-    abilities = Abilities(leftovers=True, ordered_delete=True)
+    abilities = Abilities(leftovers=True)
 
     @pytest.fixture(autouse=True)
     def place(self, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ class TestLocalObjectLayout(TestLocal):
 
 class TestMemory(CheckpointStoreConformance):
     layout = ObjectLayout()
-    abilities = Abilities(leftovers=False, ordered_delete=False)
+    abilities = Abilities(leftovers=False)
 
     @pytest.fixture(autouse=True)
     def place(self) -> None:
@@ -78,7 +78,7 @@ class TestMemory(CheckpointStoreConformance):
 @pytest.mark.s3
 class TestS3(CheckpointStoreConformance):
     layout = ObjectLayout()
-    abilities = Abilities(leftovers=False, ordered_delete=False)
+    abilities = Abilities(leftovers=False)
 
     @pytest.fixture(autouse=True)
     def place(self, s3_server: S3Server) -> None:

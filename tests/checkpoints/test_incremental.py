@@ -310,6 +310,6 @@ class MachineOnDisk(Machine):
 
 
 TestAgainstAModelInMemory = Machine.TestCase
-TestAgainstAModelInMemory.settings = settings(max_examples=120, stateful_step_count=25)
+TestAgainstAModelInMemory.settings = settings(max_examples=70, stateful_step_count=25)
 TestAgainstAModelOnDisk = MachineOnDisk.TestCase
 TestAgainstAModelOnDisk.settings = settings(max_examples=12, stateful_step_count=20)

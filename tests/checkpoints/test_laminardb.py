@@ -277,6 +277,17 @@ def test_0_18_every_field(place: StoreUnderTest) -> None:
     assert (found.source_names, found.sink_names) == (["kafka"], ["log", "pg"])
 
 
+@pytest.mark.parametrize("name", ["write_id", "checksum", "holdfast"])
+def test_foreign_metadata_may_have_our_words(place: StoreUnderTest, name: str) -> None:
+    value = "sha256:" + "0" * 64
+    place.plant(4, source_offsets={"iceberg": {"offsets": {name: value}, "epoch": 1, "metadata": {name: value}}})
+    result = place.open().validate_checkpoint(4)
+    assert result.valid, result.reason
+    found = place.open().load_by_id(4)
+    assert found is not None
+    assert found.source_offsets["iceberg"].metadata == {name: value}
+
+
 def test_temporary_files_of_laminardb_are_left_until_asked(local: LocalPlace) -> None:
     local.plant(1)
     folder = local.root / "checkpoints/checkpoint_000001"

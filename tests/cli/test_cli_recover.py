@@ -106,6 +106,7 @@ def test_what_could_not_be_read_is_never_passed_over_for_good(run, store_dir, mo
     assert ran.code == 8
     assert "3  unreadable  timed out" in ran.out
     assert "try again" in ran.err
+    assert run("recover", store_dir, "--dry-run", "--json").data["plan"] == []
     assert latest(store_dir) == "checkpoint_000003"
 
 

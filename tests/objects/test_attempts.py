@@ -11,13 +11,17 @@ class Taken(Exception):
     """Stands for 'exists already'."""
 
 
-CONNECT = "Generic S3 error\n\nDebug source: HttpError { kind: Connect }"
-DROPPED = "Generic S3 error\n\nDebug source: HttpError { kind: Request }"
-TIMEOUT = "Generic S3 error\n\nDebug source: HttpError { kind: Timeout }"
+CONNECT = (
+    "HTTP error\n\nHttpError { kind: Connect, source: hyper_util::client::legacy::Error(\n   Connect,\n  dns error"
+)
+DROPPED = "HTTP error\n\nHttpError { kind: Request, source: hyper_util::client::legacy::Error(\n   SendRequest,\n"
+RESET = DROPPED + "Os { code: 104, kind: ConnectionReset }"
+TIMEOUT = "HTTP error\n\nHttpError { kind: Timeout, source: reqwest::Error { kind: Request, source: TimedOut } }"
+NO_ROUTE = CONNECT.replace("kind: Connect", "kind: Timeout")
 
 
 def status(code: int, kind: type[Exception] = RuntimeError) -> Exception:
-    return kind(f"Generic S3 error\n\nDebug source: Status {{\n    status: {code},\n}}")
+    return kind(f"Generic S3 error\n\nDebug source: inner: Status {{\n    status: {code},\n}}")
 
 
 def replies(*script: object) -> tuple[list[object], object]:
@@ -36,10 +40,13 @@ def replies(*script: object) -> tuple[list[object], object]:
     ("error", "expected"),
     [
         (RuntimeError(CONNECT), "not-sent"),
+        (RuntimeError(NO_ROUTE), "not-sent"),
         (RuntimeError(DROPPED), "unknown"),
+        (RuntimeError(RESET), "unknown"),
         (RuntimeError(TIMEOUT), "unknown"),
         (status(500), "unknown"),
         (status(503), "unknown"),
+        (RuntimeError(str(status(503)) + "<p>status: 403</p>"), "unknown"),
         (status(403), "refused"),
         (status(404), "refused"),
         (RuntimeError("nothing known about it"), "unknown"),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from pathlib import Path
 
 import pytest
 
-from holdfast.objects import Objects, open_objects
+from conftest import DyingDisk
+from holdfast.errors import Unavailable
+from holdfast.objects import LocalObjects, Objects, open_objects
 from holdfast.testing.conformance import Abilities, ObjectsConformance
 from holdfast.testing.servers import S3Server
 
 
 class TestLocal(ObjectsConformance):
-    abilities = Abilities(leftovers=True, ordered_delete=True)
+    abilities = Abilities(leftovers=True)
 
     @pytest.fixture(autouse=True)
     def place(self, tmp_path: Path) -> None:
@@ -27,9 +30,16 @@ class TestLocal(ObjectsConformance):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
 
+    def plant_leftover(self) -> None:
+        dying = LocalObjects(str(self.root), disk=DyingDisk())
+        for act in (lambda: dying.create("a/new", [b"x"]), lambda: dying.update("c/new", lambda _: b"x")):
+            with contextlib.suppress(Unavailable):
+                act()
+        (self.root / "c" / "empty").mkdir()
+
 
 class TestMemory(ObjectsConformance):
-    abilities = Abilities(leftovers=False, ordered_delete=False)
+    abilities = Abilities(leftovers=False)
 
     @pytest.fixture(autouse=True)
     def place(self) -> None:
@@ -41,7 +51,7 @@ class TestMemory(ObjectsConformance):
 
 @pytest.mark.s3
 class TestS3(ObjectsConformance):
-    abilities = Abilities(leftovers=False, ordered_delete=False)
+    abilities = Abilities(leftovers=False)
 
     @pytest.fixture(autouse=True)
     def place(self, s3_server: S3Server) -> None:

@@ -17,9 +17,13 @@ import msgspec
 import proof_racers
 import pytest
 from proof_checks import check_tidy
+from proof_machines import LAYOUTS
 from proof_works import Address, manifest, noise, sidecar
 
-from holdfast.errors import Fenced
+from holdfast.checkpoints import CheckpointStore
+from holdfast.errors import Fenced, Unavailable
+from holdfast.objects.disk import PosixDisk
+from holdfast.objects.local import LocalObjects
 from holdfast.testing.servers import S3Server
 
 RACERS = 8
@@ -205,6 +209,24 @@ def test_a_zombie_is_fenced(do: str, freeze: str, place: Address) -> None:
     assert store.load_state_data(2) == b"of the new driver"
 
 
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_a_zombie_whose_id_nobody_took_does_no_harm(place: Address) -> None:
+    """The new driver skips the id of which it sees a trace. Whatever becomes of the zombie, it is not the newest."""
+    place.open().save(manifest(1, "plain", "race"))
+    with Frozen(place, "save_with_state", FREEZES["between sidecar and manifest"], 2, claim=True) as frozen:
+        other = place.open()
+        other.claim("the new driver")
+        number = other.next_id()
+        assert number == 3
+        other.save_with_state(manifest(3, "sidecar", "race"), sidecar(3, "race"))
+        outcome = frozen.thaw()
+    assert outcome == "Fenced lease.lost" or outcome == "done"
+    store = place.open()
+    assert store.list_ids() == ([1, 2, 3] if outcome == "done" else [1, 3])
+    assert all(store.validate_checkpoint(found).valid for found in store.list_ids())
+    assert store.recover_latest_validated().chosen_id == store.latest_pointer() == 3
+
+
 @pytest.mark.parametrize("place", ["directory", "object"], indirect=True)
 @pytest.mark.parametrize("at", ["file.link", "file.remove", "directory.sync"])
 def test_a_zombie_in_the_middle_of_creating_its_manifest(at: str, place: Address) -> None:
@@ -228,34 +250,52 @@ def test_a_zombie_in_the_middle_of_creating_its_manifest(at: str, place: Address
 
 @pytest.mark.parametrize("place", PLACES, indirect=True)
 def test_an_update_that_was_overtaken_by_a_prune_brings_nothing_back(place: Address) -> None:
+    """Frozen after it read what it is about to change, and before it looked again."""
+    two_with_one_pending(place)
+    freeze = ("object.update", "begin", 1) if place.options else ("manifest.update", "begin", 1)
+    with Frozen(place, "update", freeze, 1) as frozen:
+        assert place.open().prune(1) == 1
+        assert frozen.thaw() == "NotFound checkpoint.not-found"
+    assert place.open().list_ids() == [2]
+    assert place.open().validate_checkpoint(2).valid
+    check_tidy(place, None if place.options else place.url)
+
+
+@pytest.mark.parametrize("place", ["directory", "object"], indirect=True)
+@pytest.mark.parametrize("at", ["file.write", "file.sync", "file.rename", "directory.sync"])
+def test_a_prune_waits_for_an_update_under_way(at: str, place: Address) -> None:
+    """The update holds the lock: for a prune that gives up, and for one that comes later."""
+    two_with_one_pending(place)
+    with Frozen(place, "update", (at, "begin", 1), 1) as frozen:
+        with pytest.raises(Unavailable, match="holds the lock") as caught:
+            impatient(place).prune(1)
+        assert caught.value.code == "disk.locked"
+        assert place.open().list_ids() == [1, 2]
+        assert frozen.thaw() == "done"
+    store = place.open()
+    assert all(store.validate_checkpoint(number).valid for number in (1, 2))
+    assert store.prune(1) == 1
+    check_tidy(place, place.url)
+
+
+def two_with_one_pending(place: Address) -> None:
     store = place.open()
     store.save_with_state(manifest(1, "sidecar", "race", pending=("a",)), sidecar(1, "race"))
     store.save_with_state(manifest(2, "sidecar", "race"), sidecar(2, "race"))
-    freeze = ("object.update", "begin", 1) if place.options else ("file.write", "begin", 1)
-    with Frozen(place, "update", freeze, 1) as frozen:
-        assert place.open().prune(1) == 1
-        outcome = frozen.thaw()
-    store = place.open()
-    for number in store.list_ids():
-        result = store.validate_checkpoint(number)
-        assert result.valid, f"the update was {outcome}, and {number} is back: {result.reason}"
-    assert 2 in store.list_ids()
-    assert outcome.startswith("NotFound") or 1 in store.list_ids(), outcome
+
+
+def impatient(place: Address) -> CheckpointStore:
+    """A handle that waits for a lock no longer than a tenth of a second."""
+    objects = LocalObjects(place.url, disk=PosixDisk(lock_timeout=0.1))
+    return CheckpointStore(objects, LAYOUTS[place.layout](), max_retained=None)
 
 
 @pytest.mark.parametrize("place", ["directory", "object"], indirect=True)
 def test_a_frozen_holder_of_the_lock_does_not_stop_a_save(place: Address) -> None:
     """It holds the lock under which `latest` moves. A save is durable without that; `latest` follows with the next."""
-    from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
-    from holdfast.checkpoints.store import CheckpointStore
-    from holdfast.objects.disk import PosixDisk
-    from holdfast.objects.local import LocalObjects
-
     place.open().save(manifest(1, "plain", "race"))
     with Frozen(place, "save", ("file.rename", "begin", 1), 2) as frozen:
-        impatient = LocalObjects(place.url, disk=PosixDisk(lock_timeout=0.1))
-        store = CheckpointStore(impatient, DirectoryLayout() if place.layout == "directory" else ObjectLayout())
-        store.save(manifest(3, "plain", "race"))
+        impatient(place).save(manifest(3, "plain", "race"))
         assert place.open().recover_latest_validated().chosen_id == 3
         assert frozen.thaw() == "done"
     assert place.open().latest_pointer() == 2

@@ -74,7 +74,10 @@ class Cleaner:
     def remember(self, manifest: CheckpointManifest) -> None:
         """Note a checkpoint that this handle has just written."""
         if self._ids is not None:
-            self._ids.add(manifest.checkpoint_id)
+            if manifest.checkpoint_id > max(self._ids, default=0) + 1:
+                self._ids = None  # ids were passed over: another writer may have taken them, so list again
+            else:
+                self._ids.add(manifest.checkpoint_id)
         self._held.pop(manifest.checkpoint_id, None)
         if _is_surely_whole(manifest):
             self._held[manifest.checkpoint_id] = self._held_of(manifest, is_valid=True)
@@ -102,7 +105,7 @@ class Cleaner:
         self._catalog.objects.secure(keys)
 
     def retain(self, keep: int) -> None:
-        """Remove what `keep` lets go, from memory: no listing but the first."""
+        """Remove what `keep` lets go, from memory: no listing, unless it is the first or ids were passed over."""
         if self._ids is None:
             self._ids = set(self._catalog.ids())
         if len(self._ids) > keep:

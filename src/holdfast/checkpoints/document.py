@@ -20,7 +20,8 @@ _MARK = "sha256:"
 _BLANK = "0" * 64
 _TAIL = b'"\n  }\n}\n'
 # A flipped bit can hide one of these, not all: a document that shows any of them must pass the checksum.
-_SIGNS_OF_OURS = (b'"holdfast": {', b'"write_id": "', b'"checksum": "sha256:')
+# With their indentation: a connector's own keys may have these names, further in.
+_SIGNS_OF_OURS = (b'\n  "holdfast": {', b'\n    "write_id": "', b'\n    "checksum": "sha256:')
 
 
 def encode(manifest: CheckpointManifest) -> bytes:

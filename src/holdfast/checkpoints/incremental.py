@@ -16,6 +16,7 @@ from holdfast.errors import Corrupt
 from holdfast.manifest import CheckpointManifest, OperatorCheckpoint, StateVersion
 
 INLINE_THRESHOLD = 1 << 20
+INLINE_TOTAL = 4 << 20  # many small states add up, and a manifest is read whole
 
 
 class Increment(msgspec.Struct, frozen=True):
@@ -49,6 +50,7 @@ def plan_increment(
     versions: dict[str, StateVersion] = {}
     chunks: list[bytes] = []
     offset = 0
+    room = INLINE_TOTAL
     for name in sorted(states):
         data = states[name]
         digest = hashlib.sha256(data).hexdigest()
@@ -57,10 +59,12 @@ def plan_increment(
             versions[name] = before
             continue
         versions[name] = StateVersion(manifest.checkpoint_id, len(data), digest)
-        operators[name] = OperatorCheckpoint.from_bytes(data, inline_threshold, offset)
+        operators[name] = OperatorCheckpoint.from_bytes(data, min(inline_threshold, room), offset)
         if operators[name].external:
             chunks.append(data)
             offset += len(data)
+        else:
+            room -= len(data)
     is_child = parent is not None and any(v.checkpoint_id != manifest.checkpoint_id for v in versions.values())
     own = msgspec.structs.replace(
         manifest.own, states=versions, chain_length=parent.own.chain_length + 1 if is_child and parent else 0

@@ -56,7 +56,12 @@ class Sidecars:
         Writing the same again soon after uses what is there, so that a repeated save is the same save.
         """
         before = self._written.get(checkpoint_id)
-        if before and before.checksum == checksum and self._is_usable(before):
+        if (
+            before
+            and before.checksum == checksum
+            and self._clock() - before.at < self._fresh_for
+            and self._is_there(before)
+        ):
             return msgspec.structs.replace(before, is_new=False)
         began = self._clock()
         sidecar = self._create_somewhere(checkpoint_id, chunks)
@@ -80,8 +85,9 @@ class Sidecars:
         self.unsaved[checkpoint_id] = self.create(checkpoint_id, chunks, checksum).sidecar
 
     def written(self, checkpoint_id: int) -> SidecarObject | None:
-        """The sidecar that this handle wrote for a checkpoint, if it is still there as far as we know."""
-        if checkpoint_id in self._removed:
+        """The sidecar that this handle wrote for a checkpoint, if it wrote one. `Corrupt` if a clean-up took it."""
+        found = self._written.get(checkpoint_id)
+        if checkpoint_id in self._removed or (found and not self._is_there(found)):
             raise Corrupt(
                 f"The sidecar of checkpoint {checkpoint_id} was cleaned up before the checkpoint was saved.",
                 code="sidecar.swept",
@@ -89,7 +95,6 @@ class Sidecars:
                 unchanged="the store",
                 next_step="write the state again, then save",
             )
-        found = self._written.get(checkpoint_id)
         return found.sidecar if found else None
 
     def withdraw(self, written: Written) -> None:
@@ -98,9 +103,6 @@ class Sidecars:
         One under the usual key stays: the winner may be a foreign writer who looks for its own there.
         """
         if written.is_new and self._writer_id in written.sidecar.key:
-            self._written = OrderedDict(
-                (n, kept) for n, kept in self._written.items() if kept.sidecar != written.sidecar
-            )
             with step("sidecar.withdraw", key=written.sidecar.key):
                 self._catalog.objects.delete([written.sidecar.key])
 
@@ -115,10 +117,8 @@ class Sidecars:
             self._written.pop(checkpoint_id, None)
             self._removed.add(checkpoint_id)
 
-    def _is_usable(self, written: Written) -> bool:
-        """Young enough that no clean-up can be after it, and still there: the checkpoint may have been removed."""
-        if self._clock() - written.at >= self._fresh_for:
-            return False
+    def _is_there(self, written: Written) -> bool:
+        """Still there: a clean-up may have taken it, or the checkpoint may have been removed."""
         info = self._catalog.objects.info(written.sidecar.key)
         return info is not None and info.size == written.sidecar.bytes
 

@@ -19,7 +19,8 @@ NO_MORE_AFTER = 60.0
 Failure = Literal["not-sent", "refused", "unknown"]
 """What an error says of the write: it never left, the service said no, or it may have taken effect."""
 
-_STATUS = re.compile(r"status: (\d{3})\b")
+_STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})\b")
+_NEVER_CONNECTED = re.compile(r"legacy::Error\(\s*Connect,")  # a connection that was reset had been made before
 
 
 class Unanswered(Exception):
@@ -34,7 +35,7 @@ class Unanswered(Exception):
 def failure_of(error: Exception) -> Failure:
     """Read obstore's error text, the only place where it says how far a request got."""
     text = str(error)
-    if "kind: Connect" in text:
+    if _NEVER_CONNECTED.search(text):
         return "not-sent"
     status = _STATUS.search(text)
     return "refused" if status and int(status[1]) < 500 else "unknown"
@@ -42,7 +43,8 @@ def failure_of(error: Exception) -> Failure:
 
 def is_passing_conflict(error: Exception) -> bool:
     """S3 answers 409 while another conditional write of the same key is under way: nobody has won yet."""
-    return any(match == "409" for match in _STATUS.findall(str(error)))
+    status = _STATUS.search(str(error))
+    return status is not None and status[1] == "409"
 
 
 def send(

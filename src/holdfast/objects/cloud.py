@@ -247,7 +247,7 @@ class CloudObjects:
             )
         if isinstance(error, _ABSENT):
             return NotFound(f"{about} is not there.", code="object.not-found", about=about)
-        denied = isinstance(error, _REFUSED) or "status: 403" in str(error)  # a listing says so only in its text
+        denied = isinstance(error, _REFUSED) or "403 Forbidden" in _first_line(error)  # a listing says so in its text
         return Unavailable(
             f"Could not {'write' if writing else 'read'} {about}: {_first_line(error)}",
             code="cloud.denied" if denied else "cloud.unavailable",

@@ -4,7 +4,7 @@
 
     class TestMyStore(CheckpointStoreConformance):
         layout = ObjectLayout()
-        abilities = Abilities(leftovers=False, ordered_delete=False)
+        abilities = Abilities(leftovers=False)
 
         @pytest.fixture(autouse=True)
         def place(self, tmp_path): self.url = ...

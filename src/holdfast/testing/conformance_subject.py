@@ -30,8 +30,6 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
     leftovers: bool
     """An interrupted write leaves something that `Objects.leftovers` shows."""
-    ordered_delete: bool
-    """Several keys are removed in the order given."""
 
 
 class StoreUnderTest:
