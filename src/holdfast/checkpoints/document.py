@@ -56,7 +56,8 @@ def encode(manifest: CheckpointManifest) -> bytes:
 
 def decode(body: bytes, *, about: str, checkpoint_id: int | None = None) -> CheckpointManifest:
     """Parse a document, ours or LaminarDB's. Anything wrong with it is `Corrupt` and names `about`."""
-    if any(sign in body for sign in _SIGNS_OF_OURS) and not _checksum_matches(body):
+    is_verified = _checksum_matches(body)
+    if not is_verified and any(sign in body for sign in _SIGNS_OF_OURS):
         raise _corrupt(about, "manifest.checksum", "its checksum does not match its content")
     try:
         raw = msgspec.json.decode(body)
@@ -65,6 +66,8 @@ def decode(body: bytes, *, about: str, checkpoint_id: int | None = None) -> Chec
         raise _corrupt(about, "manifest.json", "it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise _corrupt(about, "manifest.json", str(error) if body else "it is empty") from None
+    if not is_verified and manifest.holdfast is not UNSET:
+        raise _corrupt(about, "manifest.checksum", "it has our section, and no checksum over it")
     if checkpoint_id is not None and manifest.checkpoint_id != checkpoint_id:
         raise _corrupt(about, "manifest.id", f"it says it is checkpoint {manifest.checkpoint_id}")
     _keep_unknown(manifest, raw)
