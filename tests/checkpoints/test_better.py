@@ -201,9 +201,9 @@ def test_5_no_two_writes_share_a_temporary_name(local: LocalPlace) -> None:
     written: list[str] = []
 
     class Watched(PosixDisk):
-        def write_file(self, path: str, chunks: Chunks) -> None:
+        def write_file(self, path: str, chunks: Chunks, *, sync: bool = True) -> None:
             written.append(path)
-            super().write_file(path, chunks)
+            super().write_file(path, chunks, sync=sync)
 
     for _ in range(2):
         store = CheckpointStore(LocalObjects(str(local.root), disk=Watched()), DirectoryLayout())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -244,3 +245,11 @@ def test_no_verb_loads_rich_for_short_work(verb, store_dir):
 def test_debug_logs_the_steps(run, store_dir):
     flagged = run("prune", store_dir, "--keep", 1, "--yes", "--debug")
     assert "checkpoints.delete" in flagged.err
+
+
+def test_the_log_is_left_as_it_was(run, store_dir):
+    log = logging.getLogger("holdfast")
+    before = (list(log.handlers), log.level, log.propagate)
+    run("verify", store_dir, "--debug")
+    run("show", store_dir, 99)
+    assert (log.handlers, log.level, log.propagate) == before

@@ -11,7 +11,8 @@ from cli_running import at_terminal, in_child, manifest, manifest_path
 
 import holdfast
 from holdfast import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
-from holdfast.manifest import BatchObject
+from holdfast.checkpoints import document
+from holdfast.manifest import BatchObject, CheckpointManifest
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"
 VERBS = [
@@ -87,7 +88,7 @@ def test_numbers_that_are_no_dates_and_no_sizes(run, tmp_path):
     for verb in (["ls"], ["show", "1"], ["show", "2"], ["show", "3"], ["diff", "1", "2"], ["verify"], ["recover"]):
         for flags in ([], ["--json"]):
             ran = run(verb[0], tmp_path, *verb[1:], *flags)
-            assert ran.code in (0, 2), ran.err
+            assert ran.code in (0, 2, 6), ran.err
             assert "bug" not in ran.err
     assert run("ls", tmp_path, "--json").data["checkpoints"][1]["size_bytes"] == huge
 
@@ -113,9 +114,6 @@ def test_a_manifest_that_names_objects_outside_the_store(run, tmp_path):
     store = holdfast.open_store(tmp_path / "store", max_retained=None)
     store.save(manifest(1))
     body = msgspec.json.decode(manifest_path(tmp_path / "store", 1).read_bytes())
-    from holdfast.checkpoints import document
-    from holdfast.manifest import CheckpointManifest
-
     forged = msgspec.convert(body, CheckpointManifest).with_batches(
         [BatchObject("../checkpoints/batch-000001.lz4", 1, "00", 1), BatchObject("../secret", 1, "00", 1)]
     )

@@ -25,6 +25,7 @@ def test_shows_the_walk_and_what_would_be_resumed(run, store_dir):
     assert "resume from checkpoint 2, epoch 20" in ran.out
     assert ["orders", "0", "2000"] in [line.split() for line in ran.out.splitlines()]
     assert "set latest to 2" in ran.out
+    assert run("recover", store_dir, "--dry-run", "--yes").code == 0
     assert tree(store_dir) == before
 
 

@@ -36,6 +36,10 @@ def test_nothing_goes_on_a_dry_run_nor_unasked(run, store_dir, verb):
     dry = run(verb[0], store_dir, *verb[1:], "--dry-run")
     assert dry.code == 0
     assert "checkpoints/checkpoint_000070/state.bin" in dry.out
+    assert run(verb[0], store_dir, *verb[1:], "--dry-run", "--yes").code == 0
+    at_one = at_terminal(verb[0], store_dir, *verb[1:], "--dry-run")
+    assert (at_one.code, "[y/N]" in at_one.out) == (0, False)
+    assert tree(store_dir) == before
     unasked = run(verb[0], store_dir, *verb[1:])
     assert unasked.code == 2
     assert unasked.out == dry.out

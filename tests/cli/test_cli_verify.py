@@ -74,12 +74,14 @@ def test_what_could_not_be_read_is_not_called_damaged(run, store_dir, monkeypatc
 
 
 def test_quiet_says_nothing_when_all_is_well_so_that_cron_sends_no_mail(store_dir):
-    ran = in_child("verify", store_dir, "--deep", "--quiet")
+    (store_dir / "checkpoints/latest.txt").unlink()  # a note at most
+    ran = in_child("verify", store_dir, "--deep", "--quiet", "--vnode-count", 8)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     flip(sidecar_path(store_dir, 2))
     ran = in_child("verify", store_dir, "--deep", "--quiet")
     assert ran.code == 6
     assert [line.split()[0] for line in ran.out.splitlines()] == ["2", "3"]
+    assert "latest is missing" in ran.err
 
 
 def test_an_empty_store(run, tmp_path):

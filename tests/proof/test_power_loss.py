@@ -7,7 +7,9 @@ deep in a place that does not exist when the first work begins.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +17,13 @@ from proof_checks import check, check_tidy
 from proof_machines import LAYOUTS, Machine, contents
 from proof_works import WORKS, Place, Work, manifest, prepared, saving, states
 
+from holdfast.objects import LocalObjects
 from holdfast.testing.faults import FaultyDisk
 from holdfast.testing.powerloss import ForgetfulDisk, PowerCut, keep_everything, lose_everything, seeded
 
 SEEDS = 6
 
-pytestmark = pytest.mark.parametrize("layout", LAYOUTS)
+both_layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 class Aftermath:
@@ -66,6 +69,7 @@ def second_run(place: Place, work: Work, lines: list[str], variant: str) -> None
     assert store.recover_latest_validated().chosen_id == number
 
 
+@both_layouts
 @pytest.mark.parametrize("name", WORKS)
 def test_nothing_acknowledged_is_lost(name: str, layout: str) -> None:
     work = WORKS[name]
@@ -85,6 +89,7 @@ def test_nothing_acknowledged_is_lost(name: str, layout: str) -> None:
                 second_run(Machine(found.reboot(keep_everything), layout, 2), work, list(lines), variant)
 
 
+@both_layouts
 @pytest.mark.parametrize("name", WORKS)
 def test_with_the_power_on_from_the_first_save_to_the_cut(name: str, layout: str) -> None:
     work = WORKS[name]
@@ -141,6 +146,7 @@ PAIRS: dict[str, tuple[Work, Callable[[Place, Callable[[str], None], str], None]
 }
 
 
+@both_layouts
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_writer_dies_another_goes_on_and_then_the_power_goes(name: str, layout: str) -> None:
     """The first dies at n with the power on, so that the second sees what was never synced, and relies on it."""
@@ -159,6 +165,7 @@ def test_a_writer_dies_another_goes_on_and_then_the_power_goes(name: str, layout
             check(Machine(found, layout, 3), lines, keep, torn_is_seen=True)
 
 
+@both_layouts
 @pytest.mark.parametrize("name", ["save-with-state", "states-incremental", "retention", "update"])
 def test_a_clean_up_after_the_power_came_back_leaves_nothing_behind(name: str, layout: str) -> None:
     work = WORKS[name]
@@ -174,3 +181,24 @@ def test_a_clean_up_after_the_power_came_back_leaves_nothing_behind(name: str, l
         work.run(place, [].append, "second")
         check_tidy(place)
         assert place.open().objects.leftovers() == []
+
+
+def test_the_real_disk_syncs_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk above is a model. That the real one syncs where the model says so can only be seen in its calls."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    root = tmp_path / "deep" / "store"
+    LocalObjects(str(root)).create("folder/key", [b"body"])
+    [file] = [path for path in synced if path.endswith(".tmp")]
+    assert synced.index(file) < synced.index(str(root / "folder"))
+    assert {str(root / "folder"), str(root), str(tmp_path / "deep"), str(tmp_path)} <= set(synced)
+    synced.clear()
+    LocalObjects(str(root)).update("folder/key", lambda _: b"other")
+    [file] = [path for path in synced if path.endswith(".tmp")]
+    assert synced.index(file) < synced.index(str(root / "folder"))

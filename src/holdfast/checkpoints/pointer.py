@@ -25,6 +25,11 @@ def advance(catalog: Catalog, checkpoint_id: int) -> None:
         log.warning("checkpoint %d is saved, but latest still names an older one: %s", checkpoint_id, error)
 
 
+def expected(catalog: Catalog, checkpoint_id: int) -> dict[str, bytes]:
+    """What `advance` will write, unless `latest` is ahead already."""
+    return {catalog.layout.pointer_key: catalog.layout.pointer_body(checkpoint_id)}
+
+
 def repair(catalog: Catalog, checkpoint_id: int) -> bool:
     """Make `latest` name exactly this checkpoint, backwards if need be; True if it did not before."""
     body = catalog.layout.pointer_body(checkpoint_id)

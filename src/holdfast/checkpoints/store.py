@@ -348,7 +348,7 @@ class CheckpointStore:
         )
         if self._lease:  # writing state may have taken long, and a process may have been frozen
             self._lease.check(unless_within=LEASE_IS_FRESH_FOR)
-        with self.objects.together():
+        with self.objects.together(pointer.expected(self._catalog, manifest.checkpoint_id)):
             create_manifest(self._catalog, manifest.checkpoint_id, body)
             pointer.advance(self._catalog, manifest.checkpoint_id)
         self._sidecars.saved(manifest.checkpoint_id)

@@ -36,7 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
 @on_store
 @click.argument("ids", type=CheckpointId(), nargs=-1, metavar="[ID ...]")
 @click.option("--deep", is_flag=True, help="Read every byte of state; otherwise presence and sizes are checked.")
-@click.option("--quiet", "-q", is_flag=True, help="Print only what is not right.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only what is not right, and nothing at all if everything is.")
 @click.option("--vnode-count", type=click.IntRange(1, 0xFFFF), help="Warn where a checkpoint has another count.")
 def command(
     opened: Opened,
@@ -72,7 +72,8 @@ def command(
     latest = pointer.observe(opened.catalog, there, damaged)
     orphans = [] if ids else _orphans(opened, output)
     _summarise(opened, output, verdicts, deep=deep, quiet=quiet)
-    _notes(opened, output, verdicts, latest, orphans)
+    if not quiet or any(verdict.state != "ok" for verdict in verdicts):
+        _notes(opened, output, verdicts, latest, orphans)
     counts = {state: sum(verdict.state == state for verdict in verdicts) for state in _STYLES}
     data: dict[str, Any] = {
         "deep": deep,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import obstore
@@ -95,7 +95,7 @@ class CloudObjects:
     def secure(self, keys: Sequence[str]) -> None:
         """Nothing to do: what can be read was acknowledged by the service."""
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
+    def together(self, expected: Mapping[str, bytes] | None = None) -> contextlib.AbstractContextManager[None]:
         """Every request is acknowledged by itself: there is nothing to gain."""
         return contextlib.nullcontext()
 

@@ -41,8 +41,14 @@ class Disk(Protocol):
     def make_directory(self, path: str) -> None:
         """Make one directory; `FileExistsError` if the name is taken."""
 
-    def write_file(self, path: str, chunks: Chunks) -> None:
-        """Write a new file and sync its content. Its directory entry is not durable yet."""
+    def write_file(self, path: str, chunks: Chunks, *, sync: bool = True) -> None:
+        """Write a new file and sync its content. Its directory entry is not durable yet.
+
+        Without `sync` the content is only on its way to the disk, and durable after `sync_file`.
+        """
+
+    def sync_file(self, path: str) -> None:
+        """Make a file's content durable."""
 
     def link(self, existing: str, new: str) -> None:
         """Give a file a second name; `FileExistsError` if the name is taken."""
@@ -81,7 +87,7 @@ class PosixDisk:
         with step("directory.make"):
             os.mkdir(path)
 
-    def write_file(self, path: str, chunks: Chunks) -> None:
+    def write_file(self, path: str, chunks: Chunks, *, sync: bool = True) -> None:
         with step("file.write"):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -90,10 +96,21 @@ class PosixDisk:
                     rest = memoryview(chunk).cast("B")
                     while rest:
                         rest = rest[os.write(descriptor, rest) :]
-            with step("file.sync"):
-                os.fsync(descriptor)
+            if sync:
+                with step("file.sync"):
+                    os.fsync(descriptor)
+            elif hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # starts writing it out, and does not wait
         finally:
             os.close(descriptor)
+
+    def sync_file(self, path: str) -> None:
+        with step("file.sync"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def link(self, existing: str, new: str) -> None:
         with step("file.link"):

@@ -6,6 +6,9 @@ import re
 
 from holdfast.errors import Invalid
 
+_PLAIN = re.compile(
+    r"(?=.{1,200}\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*"
+)  # most keys, at once
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200  # file systems stop at 255; our temporary names need the rest
@@ -50,6 +53,8 @@ def check_prefix(prefix: str) -> str:
 
 
 def _problem(key: str) -> str | None:
+    if _PLAIN.fullmatch(key):
+        return None
     if not key:
         return "it is empty"
     try:

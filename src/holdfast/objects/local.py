@@ -12,7 +12,7 @@ import itertools
 import os
 import posixpath
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
 from holdfast.objects.disk import Disk, Entry, PosixDisk
@@ -34,6 +34,7 @@ class LocalObjects:
         self._writes = itertools.count()
         self._anchored: set[str] = set()
         self._deferred: dict[str, None] | None = None
+        self._begun: dict[str, tuple[bytes, str]] = {}
 
     @property
     def address(self) -> str:
@@ -77,15 +78,19 @@ class LocalObjects:
                         raise
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, expected: Mapping[str, bytes] | None = None) -> Iterator[None]:
         if self._deferred is not None:
             yield
             return
         self._deferred = {}
+        for key, body in (expected or {}).items():
+            self._begin(self._path(key), body)
         try:
             yield
         finally:
             folders, self._deferred = self._deferred, None
+            for path in list(self._begun):
+                self._take_begun(path, None)
             for folder in folders:
                 with self._explained(folder, writing=True):
                     self._disk.sync_directory(folder)
@@ -135,7 +140,7 @@ class LocalObjects:
 
     def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
         with self._explained((*keys, *then, "")[0], writing=True):
-            then = [key for key in then if self.info(key) is not None]
+            then = [key for key in then if self._is_there(key)]
             folders = self._remove_all(keys, locked=True)
             if then:
                 for folder in sorted(folders):
@@ -162,7 +167,7 @@ class LocalObjects:
             body = change(self._read_for_update(path, limit))
             if body is None:
                 return False
-            temporary = self._write_beside(path, [body])
+            temporary = self._take_begun(path, body) or self._write_beside(path, [body])
             try:
                 self._disk.rename(temporary, path)
             except OSError:
@@ -176,14 +181,42 @@ class LocalObjects:
 
     def _write_beside(self, path: str, chunks: Chunks) -> str:
         """A synced file under a name nobody else uses, in the folder where it will be needed."""
-        folder, name = os.path.split(path)
-        temporary = os.path.join(folder, f".{name}.{self._writer}-{next(self._writes)}.tmp")
+        temporary = self._temporary_name(path)
         try:
             self._write_making_folder(temporary, chunks)
         except OSError:
             self._discard(temporary)
             raise
         return temporary
+
+    def _begin(self, path: str, body: bytes) -> None:
+        """Send off the content of an update that is still to be decided on; its sync will then find little to do."""
+        temporary = self._temporary_name(path)
+        try:
+            self._disk.write_file(temporary, [body], sync=False)
+        except OSError:
+            self._discard(temporary)  # the update itself will meet the same trouble, and say so
+            return
+        self._begun[path] = (body, temporary)
+
+    def _take_begun(self, path: str, body: bytes | None) -> str | None:
+        """The temporary file that was begun for this update, synced, if it has the right content."""
+        expected, temporary = self._begun.pop(path, (None, ""))
+        if expected is None:
+            return None
+        if expected != body:
+            self._discard(temporary)
+            return None
+        try:
+            self._disk.sync_file(temporary)
+        except OSError:
+            self._discard(temporary)
+            raise
+        return temporary
+
+    def _temporary_name(self, path: str) -> str:
+        folder, name = os.path.split(path)
+        return os.path.join(folder, f".{name}.{self._writer}-{next(self._writes)}.tmp")
 
     def _discard(self, temporary: str) -> None:
         with contextlib.suppress(OSError):  # a leftover is swept later; it is not worth failing for
@@ -238,6 +271,13 @@ class LocalObjects:
     def _is_permanent(self, path: str) -> bool:
         return not self._is_inside(path) or os.path.dirname(path) == self.root or path == self.root
 
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._disk.entry(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
     def _remove_all(self, keys: Sequence[str], *, locked: bool = False) -> set[str]:
         """Remove files; `locked` against updates, or one that has begun would bring its object back."""
         folders = set()
@@ -260,19 +300,19 @@ class LocalObjects:
 
     def _read_for_update(self, path: str, limit: int) -> bytes | None:
         try:
-            size = self._disk.entry(path).size
+            is_too_large = limit > PIECE and self._disk.entry(path).size > limit
         except FileNotFoundError:
             return None
-        return self._read_up_to(path, limit if size <= limit else min(limit, BEGINNING))
+        return self._read_up_to(path, BEGINNING if is_too_large else limit)
 
     def _read_up_to(self, path: str, most: int) -> bytes | None:
         """The first bytes of a file, None if there is none."""
         try:
             with self._disk.open_file(path) as file:
-                body = bytearray()
-                while piece := file.read(min(PIECE, most - len(body))):
+                body = file.read(min(PIECE, most))
+                while len(body) < most and (piece := file.read(min(PIECE, most - len(body)))):
                     body += piece
-                return bytes(body)
+                return body
         except FileNotFoundError:
             return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -68,10 +68,11 @@ class Objects(Protocol):
         To be called before anything is built on an object of another writer. Absent ones are left out.
         """
 
-    def together(self) -> AbstractContextManager[None]:
+    def together(self, expected: Mapping[str, bytes] | None = None) -> AbstractContextManager[None]:
         """Writes in this block become durable when it ends, instead of one by one, where that is cheaper.
 
-        They still become visible in their order. Nothing may be acknowledged from inside the block.
+        They still become visible in their order. Nothing may be acknowledged from inside the block. `expected` says
+        what updates in it will probably write, so that a medium can begin early.
         """
 
     def read(self, key: str, *, limit: int) -> bytes:

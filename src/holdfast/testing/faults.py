@@ -319,7 +319,7 @@ class FaultyDisk:
         self._ask("directory.make")
         self._disk.make_directory(path)
 
-    def write_file(self, path: str, chunks: Chunks) -> None:
+    def write_file(self, path: str, chunks: Chunks, *, sync: bool = True) -> None:
         self._ask("file.write")
         body = b"".join(chunks)
         try:
@@ -327,8 +327,13 @@ class FaultyDisk:
         except OSError:
             self._disk.write_file(path, [body[: len(body) // 2]])
             raise
-        self._disk.write_file(path, [body])
+        self._disk.write_file(path, [body], sync=sync)
+        if sync:
+            self._ask("file.sync")
+
+    def sync_file(self, path: str) -> None:
         self._ask("file.sync")
+        self._disk.sync_file(path)
 
     def link(self, existing: str, new: str) -> None:
         self._ask("file.link")

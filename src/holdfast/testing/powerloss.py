@@ -164,7 +164,7 @@ class ForgetfulDisk:
             self._perform("directory.make", path)
             self._change(parent, name, _Directory(self._clock()))
 
-    def write_file(self, path: str, chunks: Chunks) -> None:
+    def write_file(self, path: str, chunks: Chunks, *, sync: bool = True) -> None:
         with self._lock:
             parent, name = self._parent(path)
             if not name or name in parent.entries:
@@ -175,7 +175,14 @@ class ForgetfulDisk:
         with self._lock:
             self._perform("file.fill", path)
             file.body = b"".join(chunks)
+        if sync:
+            self.sync_file(path)
+
+    def sync_file(self, path: str) -> None:
         with self._lock:
+            file = self._node(path)
+            if isinstance(file, _Directory):
+                raise _error(errno.EISDIR, path)
             self._perform("file.sync", path)
             file.synced = True
 
