@@ -17,7 +17,6 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from conftest import LocalPlace, MemoryPlace
 from holdfast import BatchObject, CheckpointBatcher, CheckpointManifest, OperatorCheckpoint, open_store
 from holdfast.checkpoints import document, read_batch
 from holdfast.checkpoints.layout import DirectoryLayout
@@ -27,6 +26,7 @@ from holdfast.manifest import HoldfastSection, SidecarObject
 from holdfast.objects import LocalObjects
 from holdfast.objects.disk import Entry, PosixDisk
 from holdfast.testing.conformance_subject import CREATED_MS, StoreUnderTest, manifest, pending, settled, with_everything
+from places import LocalPlace, MemoryPlace
 
 MIB = 1 << 20
 MANDATORY = {"version": 1, "checkpoint_id": 2, "epoch": 2, "timestamp_ms": CREATED_MS}

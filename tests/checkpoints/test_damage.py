@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import LocalPlace, MemoryPlace
 from holdfast import CheckpointBatcher, OperatorCheckpoint
 from holdfast.checkpoints import document
 from holdfast.errors import Corrupt
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest, with_everything
+from places import LocalPlace, MemoryPlace
 
 CHECKPOINT, BEFORE = 5, 1
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from conftest import LocalPlace, MemoryPlace
 from holdfast import CheckpointStore
 from holdfast.errors import Corrupt, Fenced, Invalid
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest, pending, settled
+from places import LocalPlace, MemoryPlace
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from conftest import LocalPlace
 from holdfast import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus, open_store
 from holdfast.manifest import InFlightRecord
 from holdfast.testing.conformance_subject import CREATED_MS, StoreUnderTest, manifest, with_everything
+from places import LocalPlace
 
 WRITE = """
 import sys, laminardb, pyarrow, deltalake

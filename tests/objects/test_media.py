@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DyingDisk
 from holdfast.errors import Unavailable
 from holdfast.objects import LocalObjects, Objects, open_objects
 from holdfast.testing.conformance import Abilities, ObjectsConformance
 from holdfast.testing.servers import S3Server
+from places import DyingDisk
 
 
 class TestLocal(ObjectsConformance):

@@ -115,8 +115,9 @@ def check_tidy(place: Place, root: str | None = None, *, spare_batches_of: Itera
     spared = tuple(f"batch-{epoch:06}" for epoch in spare_batches_of)
     there = {info.key for info in store.objects.list("")}
     found = {key for key in there if not (is_batch_key(key) and any(name in key for name in spared))}
-    assert found - expected_keys(store) == set(), "left behind"
-    assert expected_keys(store) - there == set(), "missing"
+    expected = expected_keys(store)
+    assert found - expected == set(), "left behind"
+    assert expected - there == set(), "missing"
     if root is not None:
         files = {
             os.path.relpath(os.path.join(folder, name), root) for folder, _, names in os.walk(root) for name in names

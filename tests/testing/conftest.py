@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from holdfast.testing.servers import S3Server, moto_server
+from holdfast.testing.servers import S3Server
 
 
-@pytest.fixture(scope="session")
-def s3() -> Iterator[S3Server]:
-    with moto_server() as server:
-        yield server
+@pytest.fixture
+def s3(s3_server: S3Server) -> S3Server:
+    return s3_server

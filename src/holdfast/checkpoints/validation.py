@@ -47,6 +47,7 @@ class Validator:
         self._deep = deep
         self._progress = progress or (lambda _: None)
         self._known: dict[int, ValidationResult] = {}
+        self._broken: dict[int, tuple[int, str]] = {}
         self._holds: dict[int, dict[str, StateVersion]] = {}
 
     def validate(self, checkpoint_id: int) -> ValidationResult:
@@ -59,13 +60,20 @@ class Validator:
         below = self._known.get(ahead) if ahead is not None else None
         for number, manifest, issues in reversed(looked):  # oldest first: a child is only as good as its parent
             if below is not None and not below.valid:
-                issues.append(Issue(f"parent checkpoint {below.checkpoint_id} is not usable: {below.reason}", True))
+                issues.append(self._broken_chain(number, below))
             if manifest is not None:
                 self._holds[number] = _held_states(manifest)
                 issues.extend(self._inheritance_issues(manifest))
             below = ValidationResult(number, not any(issue.is_fatal for issue in issues), issues)
             self._known[number] = below
         return self._known[checkpoint_id]
+
+    def _broken_chain(self, checkpoint_id: int, parent: ValidationResult) -> Issue:
+        """Names the parent and where the trouble began, however far down that is."""
+        root, why = self._broken.get(parent.checkpoint_id, (parent.checkpoint_id, parent.reason))
+        self._broken[checkpoint_id] = (root, why)
+        because = "" if root == parent.checkpoint_id else f", because checkpoint {root} is not"
+        return Issue(f"parent checkpoint {parent.checkpoint_id} is not usable{because}: {why}", True)
 
     def look(self, checkpoint_id: int) -> tuple[CheckpointManifest | None, list[Issue]]:
         """One manifest and everything found about it alone; None if it cannot be read."""

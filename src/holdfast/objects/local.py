@@ -194,6 +194,8 @@ class LocalObjects:
         temporary = self._temporary_name(path)
         try:
             self._disk.write_file(temporary, [body], sync=False)
+        except FileNotFoundError:
+            return  # the folder is still to be made
         except OSError:
             self._discard(temporary)  # the update itself will meet the same trouble, and say so
             return
