@@ -26,6 +26,8 @@ from holdfast.steps import step
 
 log = logging.getLogger("holdfast.checkpoints")
 DELETE_AT_ONCE = 500
+REMEMBERED = 256
+MANY = 1000
 PLAN_IS_FRESH_FOR = 5.0
 
 
@@ -70,10 +72,14 @@ class Cleaner:
         self._clock = clock
         self._ids: set[int] | None = None
         self._held: dict[int, Held] = {}
+        self._durable: set[int] = set()
 
     def remember(self, manifest: CheckpointManifest) -> None:
         """Note a checkpoint that this handle has just written."""
-        if self._ids is not None:
+        self._durable.add(manifest.checkpoint_id)
+        if self._ids is None:
+            self._forget_old()
+        else:
             if manifest.checkpoint_id > max(self._ids, default=0) + 1:
                 self._ids = None  # ids were passed over: another writer may have taken them, so list again
             else:
@@ -92,23 +98,30 @@ class Cleaner:
         The medium is not asked again about what was seen before.
         """
         ahead: int | None = checkpoint_id
+        chain = []
         while ahead is not None:
             held = self._look(ahead)
             if not held.is_readable:
                 return False
-            ahead = held.parent_id if held.parent_id is not None and held.parent_id < ahead else None
+            chain.append(ahead)
+            ahead = held.parent_id if held.parent_id is not None and 0 < held.parent_id < ahead else None
+        self._secure(chain)
         return True
 
-    def secure(self, manifest: CheckpointManifest) -> None:
-        """Make a checkpoint that was read durable, so that it can be built on."""
-        keys = [self._catalog.layout.manifest_key(manifest.checkpoint_id), *self._catalog.owned_keys(manifest)]
-        self._catalog.objects.secure(keys)
+    def secure(self, checkpoint_id: int) -> None:
+        """Make a checkpoint that a caller is about to build on durable, and everything below it."""
+        if not self._catalog.objects.visible_is_durable:
+            self.knows(checkpoint_id)
 
     def retain(self, keep: int) -> None:
-        """Remove what `keep` lets go, from memory: no listing, unless it is the first or ids were passed over."""
+        """Remove what `keep` lets go, from memory: no listing, unless it is the first or ids were passed over.
+
+        When very many are kept, a few more may stay for a while: going through them all at each save would cost more
+        than it frees.
+        """
         if self._ids is None:
             self._ids = set(self._catalog.ids())
-        if len(self._ids) > keep:
+        if len(self._ids) > (keep if keep < MANY else keep + keep // 10):
             self._remove(self._removals(removable(list(self._ids), self._look, keep)))
 
     def plan(self, keep: int | None, *, older_than: float | None = None) -> CleaningPlan:
@@ -154,6 +167,7 @@ class Cleaner:
             for removal in group:
                 (self._ids or set()).discard(removal.checkpoint_id)
                 self._held.pop(removal.checkpoint_id, None)
+                self._durable.discard(removal.checkpoint_id)
 
     def _refresh(self) -> None:
         self._ids = set(self._catalog.ids())
@@ -163,7 +177,8 @@ class Cleaner:
         """What goes with each checkpoint, except for what one that stays owns as well."""
         if not doomed:
             return []
-        staying = (self._ids or set()).difference(doomed)
+        staying = sorted((self._ids or set()).difference(doomed))
+        self._secure(staying)
         needed = {key for number in staying for key in self._look(number).objects}
         key_of = self._catalog.layout.manifest_key
         return [
@@ -180,9 +195,25 @@ class Cleaner:
         manifest, issues = Validator(self._catalog, deep=False).look(checkpoint_id)
         if manifest is None:
             return Held(False, is_readable=False, objects=(self._catalog.layout.sidecar_key(checkpoint_id),))
-        # Its writer may have died before it was durable, and others are about to be removed on the strength of it.
-        self.secure(manifest)
         return self._held_of(manifest, is_valid=not any(issue.is_fatal for issue in issues))
+
+    def _secure(self, ids: list[int]) -> None:
+        """Make checkpoints of other writers durable before anything is built on them, or removed because of them."""
+        if self._catalog.objects.visible_is_durable:
+            return
+        unsure = [number for number in ids if number not in self._durable]
+        with self._catalog.objects.together():
+            for number in unsure:
+                key = self._catalog.layout.manifest_key(number)
+                self._catalog.objects.secure([key, *self._look(number).objects])
+        self._durable.update(unsure)
+
+    def _forget_old(self) -> None:
+        """Without retention nothing else would ever shrink what is remembered."""
+        for number in sorted(self._held)[:-REMEMBERED]:
+            del self._held[number]
+        if len(self._durable) > 2 * REMEMBERED:
+            self._durable = set(self._held)
 
     def _held_of(self, manifest: CheckpointManifest, *, is_valid: bool) -> Held:
         owned = tuple(self._catalog.owned_keys(manifest))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from holdfast.checkpoints import document
 from holdfast.checkpoints.catalog import Catalog, check_id
+from holdfast.checkpoints.layout import is_batch_key
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound
 from holdfast.manifest import CheckpointManifest, SidecarObject
+from holdfast.objects.medium import Objects
 from holdfast.steps import step
 
 
@@ -24,6 +28,39 @@ def check_savable(manifest: CheckpointManifest) -> None:
             about=f"checkpoint {manifest.checkpoint_id}",
             unchanged="the store",
         )
+
+
+def check_references(manifest: CheckpointManifest, objects: Objects, can_build_on: Callable[[int], bool]) -> None:
+    """Raise `Invalid` for a manifest that needs a batch object or a parent which is not there."""
+    for batch in manifest.own.batches:
+        info = objects.info(batch.key) if is_batch_key(batch.key) else None
+        if info is None or info.size != batch.bytes:
+            raise _missing(manifest, f"lists batch object {batch.key!r}", objects, "flush it again, then save")
+    if manifest.parent_id is not None and not can_build_on(manifest.parent_id):
+        raise _missing(manifest, f"names parent {manifest.parent_id}", objects, "save a full checkpoint instead")
+
+
+def _missing(manifest: CheckpointManifest, what: str, objects: Objects, next_step: str) -> Invalid:
+    return Invalid(
+        f"Checkpoint {manifest.checkpoint_id} {what}, which {objects.address} does not have, or not whole.",
+        code="manifest.reference",
+        about=f"checkpoint {manifest.checkpoint_id}",
+        unchanged="the store",
+        next_step=next_step,
+    )
+
+
+def without_stamps(manifest: CheckpointManifest) -> CheckpointManifest:
+    """The manifest without what a store filled in when it saved the one that this was derived from.
+
+    Those stamps speak of the other checkpoint's state; the batch objects it lists stay, for they may be meant.
+    """
+    if not manifest.is_ours:
+        return manifest
+    own = msgspec.structs.replace(
+        manifest.own, write_id="", generation=0, sidecar=None, states={}, chain_length=0, checksum=""
+    )
+    return msgspec.structs.replace(manifest, holdfast=own, state_checksum=None)
 
 
 def stamped(

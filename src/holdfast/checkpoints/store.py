@@ -13,16 +13,16 @@ from holdfast.checkpoints import document, pointer, statesum
 from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.cleaning import Cleaner, CleaningPlan
 from holdfast.checkpoints.incremental import plan_increment, restore_states
-from holdfast.checkpoints.layout import Layout, is_batch_key
+from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.recovery import RecoveryReport, walk_back
 from holdfast.checkpoints.retention import check_keep
-from holdfast.checkpoints.saving import check_savable, create_manifest, stamped
+from holdfast.checkpoints.saving import check_references, check_savable, create_manifest, stamped, without_stamps
 from holdfast.checkpoints.sidecars import Sidecars
 from holdfast.checkpoints.statuses import moved_forward
 from holdfast.checkpoints.validation import Progress, ValidationResult, Validator
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, NotFound
-from holdfast.manifest import CheckpointManifest, SidecarObject
+from holdfast.manifest import MAX_U64, CheckpointManifest, SidecarObject
 from holdfast.objects.medium import Bytes, Objects
 from holdfast.steps import step
 
@@ -93,7 +93,7 @@ class CheckpointStore:
         listed = (info.key for folder in self._catalog.layout.folders for info in self.objects.list(folder))
         layout = self._catalog.layout
         seen = [layout.manifest_id(key) or layout.sidecar_id(key) or 0 for key in listed]
-        return max([*seen, self._catalog.pointer() or 0]) + 1
+        return min(max([*seen, self._catalog.pointer() or 0]) + 1, MAX_U64)
 
     def save(self, manifest: CheckpointManifest) -> None:
         """Save a checkpoint that has no sidecar, or whose sidecar `save_state_data` of this handle wrote.
@@ -101,15 +101,7 @@ class CheckpointStore:
         Guarantees: durable on return; whoever saved this id before keeps it, and this call is `Fenced`. Saving
         the very same manifest again through the same handle is fine.
         """
-        check_savable(manifest)
-        self._check_references(manifest)
-        self.check_lease()
-        sidecar = self._sidecars.written(manifest.checkpoint_id)
-        checksum = manifest.state_checksum
-        if checksum is None or manifest.is_ours:  # one that came from a store carries that checkpoint's checksum
-            pieces = self.objects.stream(sidecar.key) if sidecar else None
-            checksum = statesum.state_checksum(manifest.operator_states, pieces)
-        self._save(manifest, sidecar, checksum)
+        self._save_alone(without_stamps(manifest))
 
     def save_with_state(self, manifest: CheckpointManifest, state_data: Sequence[Bytes] | None) -> None:
         """Save a checkpoint together with its sidecar: the sidecar first, then the manifest that vouches for it.
@@ -117,22 +109,9 @@ class CheckpointStore:
         A crash in between leaves a sidecar that no checkpoint owns: invisible, and cleaned up later.
         """
         if state_data is None:
-            return self.save(manifest)
-        check_savable(manifest)
-        self._check_references(manifest)
-        self.check_lease()
-        chunks = _as_chunks(state_data)
-        checksum = statesum.state_checksum(manifest.operator_states, chunks) or ""
-        began = time.monotonic()
-        written = self._sidecars.create(manifest.checkpoint_id, chunks, checksum)
-        try:
-            self._save(manifest, written.sidecar, checksum)
-        except Fenced:
-            self._sidecars.withdraw(written)
-            raise
-        if time.monotonic() - began > self._cleaner.grace / 2:
-            self._check_still_there(manifest.checkpoint_id, written.sidecar)
-        return None
+            self.save(manifest)
+        else:
+            self._save_with_chunks(without_stamps(manifest), _as_chunks(state_data))
 
     def save_states(self, manifest: CheckpointManifest, states: Mapping[str, bytes]) -> CheckpointManifest:
         """Save a checkpoint of these operator states, writing only those that changed since the one before.
@@ -144,8 +123,11 @@ class CheckpointStore:
             self._parent = self._catalog.load(newest) if newest else None
         if self._parent and not self._cleaner.is_there(self._parent.checkpoint_id):
             self._parent = None  # somebody else has removed it: begin a new chain
-        planned = plan_increment(manifest, states, self._parent, full_every=self._full_every)
-        self.save_with_state(planned.manifest, planned.chunks or None)
+        planned = plan_increment(without_stamps(manifest), states, self._parent, full_every=self._full_every)
+        if planned.chunks:
+            self._save_with_chunks(planned.manifest, planned.chunks)
+        else:
+            self._save_alone(planned.manifest)
         self._parent = planned.manifest
         return planned.manifest
 
@@ -231,7 +213,7 @@ class CheckpointStore:
                 return None
             manifest = self._catalog.load(ids[-1])
             if manifest is not None:  # None: pruned between listing and reading
-                self._cleaner.secure(manifest)
+                self._cleaner.secure(manifest.checkpoint_id)
                 return manifest
         raise Conflict(
             "The newest checkpoint keeps disappearing.", about=self.objects.address, next_step="find who prunes it"
@@ -300,7 +282,7 @@ class CheckpointStore:
         """
         report = walk_back(self._catalog.ids(), self.validator(progress=progress))
         if report.chosen_id is not None:
-            self._cleaner.knows(report.chosen_id)
+            self._cleaner.secure(report.chosen_id)
         return report
 
     # How a save goes
@@ -313,28 +295,34 @@ class CheckpointStore:
             next_step=f"holdfast ls {self.objects.address}",
         )
 
-    def _check_references(self, manifest: CheckpointManifest) -> None:
-        for batch in manifest.own.batches:
-            info = self.objects.info(batch.key) if is_batch_key(batch.key) else None
-            if info is None or info.size != batch.bytes:
-                raise Invalid(
-                    f"Checkpoint {manifest.checkpoint_id} lists batch object {batch.key!r}, "
-                    f"which is not in {self.objects.address} as it was flushed.",
-                    code="manifest.batch",
-                    about=f"checkpoint {manifest.checkpoint_id}",
-                    unchanged="the store",
-                    next_step="flush the batch again, then save",
-                )
-        parent = manifest.parent_id
-        if parent is not None and not (self._cleaner.is_there(parent) and self._cleaner.knows(parent)):
-            raise Invalid(
-                f"Checkpoint {manifest.checkpoint_id} names parent {manifest.parent_id}, "
-                f"which is not in {self.objects.address}.",
-                code="manifest.parent",
-                about=f"checkpoint {manifest.checkpoint_id}",
-                unchanged="the store",
-                next_step="save a full checkpoint instead",
-            )
+    def _can_build_on(self, parent_id: int) -> bool:
+        return self._cleaner.is_there(parent_id) and self._cleaner.knows(parent_id)
+
+    def _save_alone(self, manifest: CheckpointManifest) -> None:
+        check_savable(manifest)
+        check_references(manifest, self.objects, self._can_build_on)
+        self.check_lease()
+        sidecar = self._sidecars.written(manifest.checkpoint_id)
+        checksum = manifest.state_checksum
+        if checksum is None:
+            pieces = self.objects.stream(sidecar.key) if sidecar else None
+            checksum = statesum.state_checksum(manifest.operator_states, pieces)
+        self._save(manifest, sidecar, checksum)
+
+    def _save_with_chunks(self, manifest: CheckpointManifest, chunks: Sequence[Bytes]) -> None:
+        check_savable(manifest)
+        check_references(manifest, self.objects, self._can_build_on)
+        self.check_lease()
+        checksum = statesum.state_checksum(manifest.operator_states, chunks) or ""
+        began = time.monotonic()
+        written = self._sidecars.create(manifest.checkpoint_id, chunks, checksum)
+        try:
+            self._save(manifest, written.sidecar, checksum)
+        except Fenced:
+            self._sidecars.withdraw(written)
+            raise
+        if time.monotonic() - began > self._cleaner.grace / 2:
+            self._check_still_there(manifest.checkpoint_id, written.sidecar)
 
     def _save(self, manifest: CheckpointManifest, sidecar: SidecarObject | None, checksum: str | None) -> None:
         filled, body = stamped(

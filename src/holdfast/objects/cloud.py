@@ -34,6 +34,8 @@ _REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedErro
 class CloudObjects:
     """The `Objects` of one bucket and prefix."""
 
+    visible_is_durable = True
+
     def __init__(self, store: Any, address: str, *, writes: Any = None) -> None:
         """`writes` is the same place opened without retries of its own, for conditional writes."""
         self._store = store

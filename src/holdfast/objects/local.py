@@ -26,6 +26,8 @@ CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTS
 class LocalObjects:
     """The `Objects` of one directory. Nothing is made on disk before the first write."""
 
+    visible_is_durable = False
+
     def __init__(self, root: str, *, disk: Disk | None = None, writer: str | None = None) -> None:
         """`writer` marks this instance's temporary names; it must be unlike every other instance's."""
         self.root = os.path.abspath(root)

@@ -40,6 +40,9 @@ class Objects(Protocol):
     `holdfast.errors`; an absent object is `NotFound`.
     """
 
+    visible_is_durable: bool
+    """Whether everything that can be read survives a power cut, or only what was acknowledged. See `secure`."""
+
     @property
     def address(self) -> str:
         """Where this is, fit for messages: no credentials in it."""
