@@ -19,12 +19,19 @@ class Row(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def in_turns(ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int) -> tuple[float, float]:
-    """Median seconds of each, after one unmeasured round."""
+def in_turns(
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    *,
+    rounds: int,
+    prepare: Callable[[], object] = lambda: None,
+) -> tuple[float, float]:
+    """Median seconds of each, after one unmeasured round. `prepare` runs before each and is not measured."""
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds + 1):
         pair = [(0, ours), (1, theirs)]
         for which, function in pair if turn % 2 else reversed(pair):
+            prepare()
             began = time.perf_counter()
             function()
             if turn:

@@ -60,9 +60,9 @@ def drive(path: str, *, die_in_epoch: int) -> int:
     """Run a few epochs the way a pipeline does: decide with sinks pending, commit, then record the commits."""
     store = holdfast.open_store(path, max_retained=6, full_every=4)
     store.claim(f"driver {os.getpid()}")
-    report = store.recover_latest_validated()
-    states = store.load_states(report.chosen_id) if report.chosen_id else {}
-    last = store.load_by_id(report.chosen_id) if report.chosen_id else None
+    newest = store.recover_latest_validated().require()  # an error if there are checkpoints and none can be trusted
+    states = store.load_states(newest) if newest else {}
+    last = store.load_by_id(newest) if newest else None
     first = last.epoch + 1 if last else 1
     for epoch in range(first, first + (8 if die_in_epoch else 3)):
         if epoch == die_in_epoch:
@@ -82,9 +82,7 @@ def run_epoch(store: CheckpointStore, epoch: int, states: dict[str, bytes]) -> N
         sink_commit_statuses=dict.fromkeys(SINKS, SinkCommitStatus.pending()),
         watermark=1_700_000_000_000 + epoch * 60_000,
     )
-    store.save_states(manifest, states)
-    decided = store.load_by_id(manifest.checkpoint_id)
-    assert decided is not None
+    decided = store.save_states(manifest, states)
     store.update_manifest(replace(decided, sink_commit_statuses=dict.fromkeys(SINKS, SinkCommitStatus.committed())))
 
 

@@ -57,6 +57,11 @@ class OperatorCheckpoint(msgspec.Struct, frozen=True):
     external_length: Count = 0
     unknown: Unknown = msgspec.field(name=UNKNOWN_KEY, default=UNSET)
 
+    def __repr__(self) -> str:
+        if self.state_b64 is not None and not self.external:
+            return f"OperatorCheckpoint(inline, {len(self.state_b64) * 3 // 4} bytes)"
+        return f"OperatorCheckpoint(bytes {self.external_offset} to {self.external_offset + self.external_length})"
+
     @classmethod
     def inline(cls, data: bytes) -> OperatorCheckpoint:
         """State small enough to live in the manifest."""
@@ -113,14 +118,17 @@ class SinkCommitStatus:
 
     @staticmethod
     def pending() -> SinkStatus:
+        """Staged and decided on, not yet visible in the sink."""
         return "Pending"
 
     @staticmethod
     def committed() -> SinkStatus:
+        """Visible in the sink."""
         return "Committed"
 
     @staticmethod
     def failed(reason: str) -> SinkStatus:
+        """The sink refused, and why. It can still be committed later."""
         return SinkFailed(reason)
 
 
@@ -202,6 +210,14 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         """An empty manifest of the current format, created now unless told when."""
         now = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         return cls(FORMAT_VERSION, checkpoint_id, epoch, now, vnode_count=DEFAULT_VNODE_COUNT)
+
+    def __repr__(self) -> str:
+        """Short enough for a notebook; `show` and the document itself have the rest."""
+        kind = f"incremental of {self.parent_id}" if self.is_incremental else "full"
+        return (
+            f"CheckpointManifest({self.checkpoint_id}, epoch {self.epoch}, {kind}, {len(self.source_offsets)} sources, "
+            f"{len(self.sink_commit_statuses)} sinks, {len(self.operator_states)} operators, {self.size_bytes} bytes)"
+        )
 
     @property
     def own(self) -> HoldfastSection:

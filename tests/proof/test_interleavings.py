@@ -13,7 +13,7 @@ import pytest
 from proof_checks import check
 from proof_works import Address, manifest, sidecar, states
 
-from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
+from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, CleaningPlan
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.steps import observe
 from holdfast.testing.servers import S3Server
@@ -54,29 +54,42 @@ def test_a_repeat_with_another_manifest_does_not_destroy_what_was_saved(place: A
     assert check(place, ["saved 1"], None) == [1]
 
 
-@pytest.mark.parametrize("when", ["planned before the second run", "planned before its manifest"])
-def test_a_clean_up_under_way_takes_nothing_from_the_second_run_of_interrupted_work(when: str, place: Address) -> None:
+def test_a_clean_up_that_waits_takes_nothing_from_the_second_run_of_interrupted_work(place: Address) -> None:
     """The first attempt left a sidecar, long ago. A person reads what gc would do; meanwhile the work is repeated."""
     place.open().save_state_data(1, sidecar(1, "x"))
     clock = Clock()
     clock.ahead = 2 * HOUR
     cleaner = place.open(clock=clock)
-    plans = [cleaner.plan_cleanup()] if when == "planned before the second run" else []
-    if not plans:
+    plan = cleaner.plan_cleanup()
+    assert len(plan.orphans) == 1
+    place.open().save_with_state(manifest(1, "sidecar", "x"), sidecar(1, "x"))
+    clock.ahead = 0
+    cleaner.apply(plan)
+    assert check(place, ["saved 1"], None) == [1]
 
-        def plan_at_the_worst_moment(name: str, phase: str, _: float) -> None:
-            if (name, phase) == ("manifest.create", "begin"):
-                plans.append(cleaner.plan_cleanup())
 
-        stop = observe(plan_at_the_worst_moment)
+@pytest.mark.parametrize("layout", ["directory", "object"])
+def test_a_clean_up_at_the_worst_moment_of_a_second_run(layout: str, tmp_path: Path) -> None:
+    """Planned when the second run has its sidecar and not yet its manifest, carried out when it has both."""
+    place = Address(str(tmp_path), layout)
+    place.open().save_state_data(1, sidecar(1, "x"))
+    [left] = tmp_path.rglob("state*.bin")
+    os.utime(left, (1, 1))
+    cleaner = place.open()
+    plans: list[CleaningPlan] = []
+
+    def plan(name: str, phase: str, _: float) -> None:
+        if (name, phase) == ("manifest.create", "begin"):
+            plans.append(cleaner.plan_cleanup())
+
+    stop = observe(plan)
     try:
-        clock.ahead = 0  # the second run is young, the leftover is not: only its own age may condemn it
         place.open().save_with_state(manifest(1, "sidecar", "x"), sidecar(1, "x"))
     finally:
-        if when != "planned before the second run":
-            stop()
-    [plan] = plans
-    cleaner.apply(plan)
+        stop()
+    [planned] = plans
+    assert len(planned.orphans) == 1
+    cleaner.apply(planned)
     assert check(place, ["saved 1"], None) == [1]
 
 
@@ -164,6 +177,23 @@ def test_retention_of_one_handle_spares_the_chain_that_another_builds(place: Add
     store = place.open()
     assert store.recover_latest_validated().chosen_id == 7
     assert store.load_states(7) == states(7, "x")
+
+
+def test_a_prune_that_waited_for_an_answer_looks_again(place: Address) -> None:
+    """The newer one was whole when the plan was shown, and is not when the person says yes."""
+    clock = Clock()
+    store = place.open(clock=clock)
+    for number in (1, 2):
+        store.save_with_state(manifest(number, "sidecar", "x"), sidecar(number, "x"))
+    plan = store.plan_prune(1)
+    assert [removal.checkpoint_id for removal in plan.checkpoints] == [1]
+    found = store.load_by_id(2)
+    assert found is not None
+    assert found.own.sidecar is not None
+    store.objects.delete([found.own.sidecar.key])
+    clock.ahead = HOUR
+    assert store.apply(plan) == 0
+    assert place.open().recover_latest_validated().chosen_id == 1
 
 
 def test_a_stranger_s_folders_and_files_below_the_store_are_left_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 
 import msgspec
 
@@ -37,6 +37,15 @@ class HasObjects(Protocol):
     def objects(self) -> Objects: ...
 
 
+@runtime_checkable
+class HasLease(Protocol):
+    """A checkpoint store that may have been claimed."""
+
+    objects: Objects
+
+    def check_lease(self) -> None: ...
+
+
 class BatchMetrics(msgspec.Struct, frozen=True):
     """What one batcher has flushed since it was made."""
 
@@ -57,7 +66,7 @@ class CheckpointBatcher:
     but each has to probe for a free name.
     Does not guarantee: anything when used from several threads at once, nor any clean-up of what it wrote.
 
-    `before_write` is called before every write and may raise to stop it: a lease check belongs there.
+    `before_write` is called before every write and may raise to stop it; given a store, its lease is checked there.
     """
 
     def __init__(
@@ -77,11 +86,14 @@ class CheckpointBatcher:
         check_key(batch_key(self._prefix, MAX_U64, MAX_PARTS))  # else a long prefix would only fail at some flush
         self._objects = _objects_of(objects_or_url)
         self._threshold = threshold
-        self._before_write = before_write or (lambda: None)
+        self._before_write = before_write or _lease_check_of(objects_or_url)
         self._packer = lcb1.Packer()
         self._flushed: dict[int, list[BatchObject]] = {}
         self._next_part: dict[int, int] = {}
         self._metrics = BatchMetrics()
+
+    def __repr__(self) -> str:
+        return f"CheckpointBatcher({self._objects.address!r}, {len(self)} entries, {self.buffer_size} bytes waiting)"
 
     def __len__(self) -> int:
         """Entries that wait for a flush."""
@@ -179,6 +191,12 @@ class CheckpointBatcher:
 def read_batch(objects: Objects, key: str, *, limit: int = READ_LIMIT) -> lcb1.Batch:
     """Open one batch object. More than `limit` bytes, stored or decompressed, are `Corrupt` and never in memory."""
     return lcb1.Batch(objects.read(key, limit=limit), about=key, limit=limit)
+
+
+def _lease_check_of(where: object) -> Callable[[], None]:
+    """What a checkpoint store checks before it writes; nothing for a bare medium or an address."""
+    check: Callable[[], None] = where.check_lease if isinstance(where, HasLease) else lambda: None
+    return check
 
 
 def _objects_of(where: Objects | HasObjects | str | os.PathLike[str]) -> Objects:

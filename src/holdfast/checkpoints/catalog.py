@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from holdfast.checkpoints import document
-from holdfast.checkpoints.layout import Layout, batch_key, is_batch_key
+from holdfast.checkpoints.layout import Layout, is_batch_key
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.manifest import MAX_U64, CheckpointManifest
 from holdfast.objects.medium import Bytes, Objects
@@ -73,13 +73,10 @@ class Catalog:
     def owned_keys(self, manifest: CheckpointManifest) -> dict[str, int | None]:
         """Sidecar and batch objects of a checkpoint with their recorded sizes, None where none was recorded.
 
-        Only keys that can be its own: a manifest may claim anything, and what it owns is removed with it. If it
-        lists no batch objects, as LaminarDB's never do, its epoch's batch is its own.
+        Only keys that can be its own: a manifest may claim anything, and what it owns is removed with it.
         """
         own = manifest.own
         owned: dict[str, int | None] = {batch.key: batch.bytes for batch in own.batches if is_batch_key(batch.key)}
-        if not own.batches:
-            owned[batch_key("", manifest.epoch)] = None
         if own.sidecar and self.layout.sidecar_id(own.sidecar.key) == manifest.checkpoint_id:
             owned[own.sidecar.key] = own.sidecar.bytes
         elif self.has_sidecar(manifest):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.checkpoints.arguments import check_seconds
 from holdfast.checkpoints.catalog import Catalog, in_parallel
 from holdfast.checkpoints.layout import BATCH
 from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER
@@ -19,7 +20,7 @@ from holdfast.checkpoints.retention import Held, removable
 from holdfast.checkpoints.sidecars import Sidecars
 from holdfast.checkpoints.statesum import inline_hash
 from holdfast.checkpoints.validation import Validator
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt
 from holdfast.manifest import CheckpointManifest
 from holdfast.objects.medium import ObjectInfo
 from holdfast.steps import step
@@ -64,8 +65,6 @@ class Cleaner:
     """
 
     def __init__(self, catalog: Catalog, sidecars: Sidecars, *, grace: float, clock: Callable[[], float]) -> None:
-        if grace < 0:
-            raise Invalid(f"orphan_grace is {grace!r} seconds; it cannot be negative.", about="orphan_grace")
         self.grace = grace
         self._catalog = catalog
         self._sidecars = sidecars
@@ -126,9 +125,7 @@ class Cleaner:
 
     def plan(self, keep: int | None, *, older_than: float | None = None) -> CleaningPlan:
         """What to remove so that `keep` complete checkpoints stay (None: all), and which orphans."""
-        age = self.grace if older_than is None else older_than
-        if age < 0:
-            raise Invalid(f"older_than is {age!r} seconds; it cannot be negative.", about="older_than")
+        age = self.grace if older_than is None else check_seconds("older_than", older_than)
         self._refresh()
         ids = sorted(self._ids or ())
         doomed = removable(ids, self._look, keep) if keep else []

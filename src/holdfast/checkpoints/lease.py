@@ -40,6 +40,9 @@ class Lease:
         self._checked = clock()
         self.record = record
 
+    def __repr__(self) -> str:
+        return f"Lease(generation={self.generation}, owner={self.record.owner!r})"
+
     @property
     def generation(self) -> int:
         return self.record.generation

@@ -29,9 +29,13 @@ def open_store(
     """Open the checkpoint store at an address. Nothing is read, made or changed until it is used.
 
     A path or `file://` has a folder per checkpoint; `memory://`, `s3://`, `gs://` and `az://` have flat folders;
-    `layout` overrides that. `max_retained` complete checkpoints are kept (None or 0: all). `full_every` is the
-    rhythm of full checkpoints for `save_states`. `orphan_grace` is how long, in seconds, an unfinished write of
-    another process is left alone. `options` are the object store's settings.
+    `layout` overrides that. `max_retained` complete checkpoints are kept (None or 0: all). `vnode_count` is the number
+    of state partitions the runtime uses; manifests with another number get a warning. `full_every` is the rhythm of
+    full checkpoints for `save_states`. `orphan_grace` is how long, in seconds, an unfinished write of another process
+    is left alone. `options` are the object store's settings, such as `endpoint`, `region`, `access_key_id` and
+    `secret_access_key`; without them the environment counts. `clock` gives the time of day, for tests.
+
+        store = open_store("s3://bucket/orders", max_retained=10, options={"region": "eu-central-1"})
     """
     address = os.fspath(url)
     return CheckpointStore(

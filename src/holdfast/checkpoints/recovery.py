@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.checkpoints.validation import Validator
-from holdfast.errors import HoldfastError
+from holdfast.errors import Corrupt, HoldfastError, Unavailable
 
 
 class RecoveryReport(msgspec.Struct, frozen=True):
@@ -25,6 +25,24 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     """Seconds."""
     unreadable: list[int] = []
     """Those skipped because the medium failed, not because they are damaged: trying again may help."""
+
+    def require(self) -> int | None:
+        """The chosen id; None only if the store is empty.
+
+        To be asked on behalf of a pipeline: where there are checkpoints and none can be trusted, it is `Corrupt` (or
+        `Unavailable` if some could not be read), because starting from nothing would repeat everything.
+        """
+        if self.chosen_id is not None or not self.skipped:
+            return self.chosen_id
+        newest, why = self.skipped[0]
+        kind = Unavailable if self.unreadable else Corrupt
+        raise kind(
+            f"None of the {len(self.skipped)} checkpoints can be trusted; the newest, {newest}: {why}.",
+            code="recovery.nothing-left",
+            about=f"checkpoint {newest}",
+            unchanged="the store",
+            next_step="holdfast verify --deep, and restore the store from a copy; to begin anew, use another address",
+        )
 
 
 def walk_back(

@@ -106,7 +106,7 @@ def create_manifest(catalog: Catalog, checkpoint_id: int, body: bytes) -> None:
             if _holds(catalog, key, body):
                 return
     raise Fenced(
-        f"Checkpoint {checkpoint_id} has been saved by another writer.",
+        f"Checkpoint {checkpoint_id} has been saved already, by another writer or with other content.",
         code="checkpoint.taken",
         about=catalog.shown(key),
         unchanged="the other writer's checkpoint and its state",

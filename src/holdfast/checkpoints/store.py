@@ -10,6 +10,14 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.checkpoints import document, pointer, statesum
+from holdfast.checkpoints.arguments import (
+    as_chunks,
+    check_count,
+    check_retained,
+    check_seconds,
+    check_states,
+    check_type,
+)
 from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.cleaning import Cleaner, CleaningPlan
 from holdfast.checkpoints.incremental import plan_increment, restore_states
@@ -21,7 +29,7 @@ from holdfast.checkpoints.saving import check_references, check_savable, create_
 from holdfast.checkpoints.sidecars import Sidecars
 from holdfast.checkpoints.statuses import moved_forward
 from holdfast.checkpoints.validation import Progress, ValidationResult, Validator
-from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
 from holdfast.manifest import MAX_U64, CheckpointManifest, SidecarObject
 from holdfast.objects.medium import Bytes, Objects
 from holdfast.steps import step
@@ -51,14 +59,15 @@ class CheckpointStore:
         new_writer_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self.objects = objects
-        self.max_retained = _check_retained(max_retained)
-        self._vnode_count = _check_count("vnode_count", vnode_count, 0xFFFF)
-        self._full_every = _check_count("full_every", full_every, 10**6)
+        self.max_retained = check_retained(max_retained)
+        self._vnode_count = check_count("vnode_count", vnode_count, 0xFFFF)
+        self._full_every = check_count("full_every", full_every, 10**6)
         self._clock = clock
         self._writer_id = new_writer_id()
         self._catalog = Catalog(objects, layout)
-        self._sidecars = Sidecars(self._catalog, self._writer_id, fresh_for=orphan_grace / 2)
-        self._cleaner = Cleaner(self._catalog, self._sidecars, grace=orphan_grace, clock=clock)
+        grace = check_seconds("orphan_grace", orphan_grace)
+        self._sidecars = Sidecars(self._catalog, self._writer_id, fresh_for=grace / 2)
+        self._cleaner = Cleaner(self._catalog, self._sidecars, grace=grace, clock=clock)
         self._lease: Lease | None = None
         self._parent: CheckpointManifest | None = None
 
@@ -101,6 +110,7 @@ class CheckpointStore:
         Guarantees: durable on return; whoever saved this id before keeps it, and this call is `Fenced`. Saving
         the very same manifest again through the same handle is fine.
         """
+        check_type(manifest)
         self._save_alone(without_stamps(manifest))
 
     def save_with_state(self, manifest: CheckpointManifest, state_data: Sequence[Bytes] | None) -> None:
@@ -108,18 +118,21 @@ class CheckpointStore:
 
         A crash in between leaves a sidecar that no checkpoint owns: invisible, and cleaned up later.
         """
+        check_type(manifest)
         if state_data is None:
             self.save(manifest)
         else:
-            self._save_with_chunks(without_stamps(manifest), _as_chunks(state_data))
+            self._save_with_chunks(without_stamps(manifest), as_chunks(state_data))
 
     def save_states(self, manifest: CheckpointManifest, states: Mapping[str, bytes]) -> CheckpointManifest:
         """Save a checkpoint of these operator states, writing only those that changed since the one before.
 
         Returns the manifest as it was planned: `is_incremental` and `parent_id` say what became of it.
         """
+        check_type(manifest)
+        check_states(states)
         if self._parent is None:
-            newest = self.recover_latest_validated().chosen_id
+            newest = self.recover_latest_validated().chosen_id  # none usable: begin a new chain
             self._parent = self._catalog.load(newest) if newest else None
         if self._parent and not self._cleaner.is_there(self._parent.checkpoint_id):
             self._parent = None  # somebody else has removed it: begin a new chain
@@ -138,7 +151,7 @@ class CheckpointStore:
         """
         check_id(checkpoint_id)
         self.check_lease()
-        chunks = _as_chunks(chunks)
+        chunks = as_chunks(chunks)
         self._sidecars.create_ahead(checkpoint_id, chunks, statesum.state_checksum({}, chunks) or "")
 
     def update_manifest(self, manifest: CheckpointManifest) -> None:
@@ -146,6 +159,7 @@ class CheckpointStore:
 
         Guarantees: atomic against other updates; `latest` stays where it is. `NotFound` if it was never saved.
         """
+        check_type(manifest)
         checkpoint_id = check_id(manifest.checkpoint_id)
         self.check_lease()
         key = self._catalog.layout.manifest_key(checkpoint_id)
@@ -360,23 +374,3 @@ class CheckpointStore:
                 self._cleaner.retain(self.max_retained)
             except HoldfastError as error:
                 log.warning("old checkpoints were not removed and will be tried again with the next save: %s", error)
-
-
-def _as_chunks(chunks: Sequence[Bytes]) -> list[Bytes]:
-    if isinstance(chunks, (bytes, bytearray, memoryview)):
-        return [chunks]
-    return list(chunks)
-
-
-def _check_retained(max_retained: int | None) -> int | None:
-    if max_retained is None or max_retained == 0:
-        return None
-    return check_keep(max_retained)
-
-
-def _check_count(name: str, value: int, most: int) -> int:
-    if type(value) is not int or not 0 < value <= most:
-        raise Invalid(
-            f"{name} is {value!r}; it must be a whole number from 1 to {most}.", code="option.range", about=name
-        )
-    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import urllib.parse
 from collections.abc import Mapping
 from datetime import timedelta
@@ -19,6 +20,7 @@ CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 CLIENT_SETTINGS = ("connect_timeout", "read_timeout", "timeout", "proxy_url", "user_agent")
 ENDPOINT_SETTINGS = ("endpoint", "endpoint_url")
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # two letters at least: C:/ is a drive
 _shared_memory: dict[str, MemoryStore] = {}
 
 RETRIES_OF_READS: Any = {
@@ -30,8 +32,8 @@ NO_RETRIES: Any = {"max_retries": 0}  # of conditional writes: those are ours to
 
 
 def is_local(url: str) -> bool:
-    """True for a path or a `file://` address."""
-    return "://" not in url or url.startswith("file://")
+    """True for a path or a `file:` address."""
+    return _SCHEME.match(url) is None or url[:5].lower() == "file:"
 
 
 def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Objects:
@@ -47,6 +49,15 @@ def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | No
     if is_local(url):
         return LocalObjects(_local_path(url))
     scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    if "://" not in url:
+        raise Invalid(
+            f"{url!r} looks like the address of a {url.partition(':')[0]} store, and lacks a slash.",
+            code="address.refused",
+            about=url,
+            unchanged="everything: no directory of that name was made",
+            next_step="write it with two slashes after the colon, as text rather than as a Path",
+        )
     if scheme == "memory":
         name = rest.strip("/")
         store = _shared_memory.setdefault(name, MemoryStore()) if name else MemoryStore()
@@ -58,21 +69,24 @@ def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | No
             about=without_secrets(url),
             next_step="use a path, file://, memory://, s3://, gs:// or az://",
         )
-    return _open_cloud(url, scheme, options)
+    return _open_cloud(f"{scheme}://{rest}", options)
 
 
-def _open_cloud(url: str, scheme: str, options: Mapping[str, str] | None) -> CloudObjects:
+def _open_cloud(url: str, options: Mapping[str, str] | None) -> CloudObjects:
     shown = without_secrets(url)
     bare = urllib.parse.urlsplit(url)
     if not bare.netloc:
-        raise Invalid(f"{shown} names no bucket.", code="address.bucket", about=shown)
+        raise Invalid(f"{url} names no bucket.", code="address.bucket", about=url, next_step="write s3://bucket/path")
     config, client = _split_options(options or {})
     try:
         reads = from_url(url, config=config, client_options=client, retry_config=RETRIES_OF_READS)
         writes = from_url(url, config=config, client_options=client, retry_config=NO_RETRIES)
     except Exception as error:
         raise Invalid(
-            f"{shown} could not be opened: {str(error).splitlines()[0][:300]}", code="address.refused", about=shown
+            f"{shown} could not be opened: {str(error).splitlines()[0][:300]}",
+            code="address.refused",
+            about=shown,
+            next_step="give the missing setting in the environment, in options, or with --option",
         ) from error
     return CloudObjects(reads, shown, writes=writes)
 
@@ -96,9 +110,13 @@ def _split_options(options: Mapping[str, str]) -> tuple[Any, Any]:
 
 
 def _local_path(url: str) -> str:
-    if not url.startswith("file://"):
+    if url[:5].lower() != "file:":
         return os.path.expanduser(url)
     parts = urllib.parse.urlsplit(url)
+    if not parts.path.startswith("/"):
+        raise Invalid(
+            f"{url} is not an absolute path.", code="address.refused", about=url, next_step="write file:///..."
+        )
     if parts.netloc not in ("", "localhost"):
         raise Invalid(
             f"{url} names a host, {parts.netloc!r}; a local path has three slashes.",

@@ -249,9 +249,17 @@ class CloudObjects:
             )
         if isinstance(error, _ABSENT):
             return NotFound(f"{about} is not there.", code="object.not-found", about=about)
+        if "/latest/api/token" in str(error) or "/latest/meta-data" in str(error):
+            return Unavailable(
+                f"No credentials were found for {self._address}, and this machine has no role to ask for them.",
+                code="cloud.credentials",
+                about=about,
+                unchanged="the store",
+                next_step="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options",
+            )
         denied = isinstance(error, _REFUSED) or "403 Forbidden" in _first_line(error)  # a listing says so in its text
         return Unavailable(
-            f"Could not {'write' if writing else 'read'} {about}: {_first_line(error)}",
+            f"Could not {'write' if writing else 'read'} {about}: {_first_line(error)}.",
             code="cloud.denied" if denied else "cloud.unavailable",
             about=about,
             unchanged="everything that was acknowledged before" if writing else "the store",

@@ -243,7 +243,8 @@ class LocalObjects:
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory", folder) from None
         except FileNotFoundError:
             self._make_directories(os.path.dirname(folder))
-            self._make_directories(folder)
+            with contextlib.suppress(FileExistsError):
+                self._disk.make_directory(folder)
 
     def _make_durable(self, folder: str) -> None:
         """Sync `folder` and every entry that leads to it.
@@ -326,8 +327,10 @@ class LocalObjects:
         folder = os.path.join(self.root, prefix)
         try:
             entries = self._disk.scan(folder)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return
+        except NotADirectoryError as error:
+            raise self._as_unavailable(error, folder, writing=False) from error
         for entry in entries:
             key = posixpath.join(prefix, entry.name)
             if not entry.is_directory:

@@ -128,7 +128,7 @@ def with_everything(checkpoint_id: int) -> CheckpointManifest:
         },
         table_offsets={"customers": ConnectorCheckpoint({"version": "9"}, 1)},
         operator_states={"dedup": OperatorCheckpoint.inline(b"\x00\xffsmall")},
-        table_store_checkpoint_path="/work/spark/checkpoint",
+        table_store_checkpoint_path="/data/spark/checkpoint",
         wal_position=41,
         per_core_wal_positions=[7, 0, 2**40],
         watermark=-5,
