@@ -28,6 +28,7 @@ from holdfast.steps import step
 log = logging.getLogger("holdfast.checkpoints")
 DELETE_AT_ONCE = 500
 REMEMBERED = 256
+FEW = 8
 MANY = 1000
 PLAN_IS_FRESH_FOR = 5.0
 
@@ -70,6 +71,7 @@ class Cleaner:
         self._sidecars = sidecars
         self._clock = clock
         self._ids: set[int] | None = None
+        self._newest = 0
         self._held: dict[int, Held] = {}
         self._durable: set[int] = set()
 
@@ -79,13 +81,20 @@ class Cleaner:
         if self._ids is None:
             self._forget_old()
         else:
-            if manifest.checkpoint_id > max(self._ids, default=0) + 1:
-                self._ids = None  # ids were passed over: another writer may have taken them, so list again
-            else:
-                self._ids.add(manifest.checkpoint_id)
+            self._add(manifest.checkpoint_id, self._ids)
         self._held.pop(manifest.checkpoint_id, None)
         if _is_surely_whole(manifest):
             self._held[manifest.checkpoint_id] = self._held_of(manifest, is_valid=True)
+
+    def _add(self, checkpoint_id: int, ids: set[int]) -> None:
+        """Add an id, and look whether another writer has taken any that were passed over since the newest we know."""
+        passed_over = range(self._newest + 1, checkpoint_id)
+        if len(passed_over) > FEW:
+            self._ids = None  # list again
+        else:
+            ids.update(number for number in passed_over if self.is_there(number))
+            ids.add(checkpoint_id)
+        self._newest = max(self._newest, checkpoint_id)
 
     def is_there(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint has a manifest at this moment."""
@@ -119,15 +128,15 @@ class Cleaner:
         than it frees.
         """
         if self._ids is None:
-            self._ids = set(self._catalog.ids())
-        if len(self._ids) > (keep if keep < MANY else keep + keep // 10):
-            self._remove(self._removals(removable(list(self._ids), self._look, keep)))
+            self._learn()
+        if len(self._ids or ()) > (keep if keep < MANY else keep + keep // 10):
+            self._remove(self._removals(removable(list(self._ids or ()), self._look, keep)))
 
     def plan(self, keep: int | None, *, older_than: float | None = None) -> CleaningPlan:
         """What to remove so that `keep` complete checkpoints stay (None: all), and which orphans."""
         age = self.grace if older_than is None else check_seconds("older_than", older_than)
-        self._refresh()
-        ids = sorted(self._ids or ())
+        self._held = {}
+        ids = sorted(self._learn())
         doomed = removable(ids, self._look, keep) if keep else []
         removals = self._removals(doomed)
         # Only a clean-up that was asked for takes what this handle wrote and never saved; a prune may come in between.
@@ -166,9 +175,10 @@ class Cleaner:
                 self._held.pop(removal.checkpoint_id, None)
                 self._durable.discard(removal.checkpoint_id)
 
-    def _refresh(self) -> None:
+    def _learn(self) -> set[int]:
         self._ids = set(self._catalog.ids())
-        self._held = {}
+        self._newest = max(self._ids, default=0)
+        return self._ids
 
     def _removals(self, doomed: list[int]) -> list[Removal]:
         """What goes with each checkpoint, except for what one that stays owns as well."""

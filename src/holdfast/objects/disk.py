@@ -19,6 +19,8 @@ from holdfast.errors import Unavailable
 from holdfast.objects.medium import Chunks
 from holdfast.steps import step
 
+PIECE = 1 << 20
+
 
 class Entry(msgspec.Struct, frozen=True):
     """One name in a directory."""
@@ -92,15 +94,10 @@ class PosixDisk:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with step("file.fill"):
-                for chunk in chunks:
-                    rest = memoryview(chunk).cast("B")
-                    while rest:
-                        rest = rest[os.write(descriptor, rest) :]
+                _fill(descriptor, chunks, send_all=not sync)
             if sync:
                 with step("file.sync"):
                     os.fsync(descriptor)
-            elif hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # starts writing it out, and does not wait
         finally:
             os.close(descriptor)
 
@@ -184,3 +181,25 @@ class PosixDisk:
                         next_step=f"find it with: lsof {path}",
                     ) from None
                 time.sleep(0.002)
+
+
+def _fill(descriptor: int, chunks: Chunks, *, send_all: bool) -> None:
+    """Write all chunks, and have the system begin to write them out meanwhile, so that little is left for the sync."""
+    written = sent = 0
+    for chunk in chunks:
+        rest = memoryview(chunk).cast("B")
+        while rest:
+            count = os.write(descriptor, rest[:PIECE])
+            rest = rest[count:]
+            written += count
+            if written - sent >= PIECE:
+                _send_off(descriptor, sent, written - sent)
+                sent = written
+    if send_all:
+        _send_off(descriptor, sent, written - sent)
+
+
+def _send_off(descriptor: int, start: int, length: int) -> None:
+    """Start writing out part of a file, without waiting. Where the system has no such call, the sync does it all."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
