@@ -412,6 +412,18 @@ def test_10_retention_that_fails_does_not_fail_a_durable_save(place: StoreUnderT
     assert place.open().list_ids() == [1, 2, 3]
 
 
+def test_10_retention_that_cannot_look_does_not_fail_a_durable_save(place: StoreUnderTest) -> None:
+    objects = Through(place.open_objects())
+    store = CheckpointStore(objects, place.layout, max_retained=1)
+    store.save(manifest(1))
+    objects.info = unavailable
+    store.save(manifest(3))  # passes an id over, so it has to be looked for
+    del objects.info
+    assert place.open().list_ids() == [1, 3]
+    store.save(manifest(4))
+    assert place.open().list_ids() == [4], "and the next save makes up for it"
+
+
 def test_10_save_whose_manifest_failed_is_reported(place: StoreUnderTest) -> None:
     store = CheckpointStore(Through(place.open_objects(), create=unavailable), place.layout)
     with pytest.raises(Unavailable):

@@ -88,12 +88,12 @@ class Cleaner:
 
     def _add(self, checkpoint_id: int, ids: set[int]) -> None:
         """Add an id, and look whether another writer has taken any that were passed over since the newest we know."""
-        passed_over = range(self._newest + 1, checkpoint_id)
-        if len(passed_over) > FEW:
-            self._ids = None  # list again
-        else:
+        self._ids = None  # list again, should the look fail
+        if checkpoint_id - self._newest <= FEW:
+            passed_over = range(self._newest + 1, checkpoint_id)
             ids.update(number for number in passed_over if self.is_there(number))
             ids.add(checkpoint_id)
+            self._ids = ids
         self._newest = max(self._newest, checkpoint_id)
 
     def is_there(self, checkpoint_id: int) -> bool:

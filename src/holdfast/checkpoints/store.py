@@ -368,9 +368,10 @@ class CheckpointStore:
             )
 
     def _retain(self, manifest: CheckpointManifest) -> None:
-        self._cleaner.remember(manifest)
-        if self.max_retained:
-            try:
+        """Make room after a write that is durable: whatever goes wrong here, that write stays acknowledged."""
+        try:
+            self._cleaner.remember(manifest)
+            if self.max_retained:
                 self._cleaner.retain(self.max_retained)
-            except HoldfastError as error:
-                log.warning("old checkpoints were not removed and will be tried again with the next save: %s", error)
+        except HoldfastError as error:
+            log.warning("old checkpoints were not removed and will be tried again with the next save: %s", error)

@@ -6,6 +6,7 @@ A verb's module is loaded when it is called, so that `--help` and completion ans
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import importlib
 import io
@@ -75,6 +76,9 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and ("/" in args[0] or args[0] == "."):  # not repeated: an address may hold a password
             ctx.fail("The verb comes before the address, as in: holdfast ls /data/orders")
+        if args and args[0] not in VERBS:
+            meant = difflib.get_close_matches(args[0], VERBS, n=1)
+            ctx.fail(f"There is no verb {args[0]!r}." + (f" Did you mean {meant[0]}?" if meant else ""))
         return super().resolve_command(ctx, args)
 
 
