@@ -16,7 +16,9 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from holdfast.errors import Unavailable
+from holdfast.objects.keys import is_temporary
 from holdfast.objects.medium import Chunks
+from holdfast.objects.reaper import freed_aside
 from holdfast.steps import step
 
 PIECE = 1 << 20
@@ -114,15 +116,17 @@ class PosixDisk:
             os.link(existing, new)
 
     def rename(self, old: str, new: str) -> None:
-        with step("file.rename"):
+        with step("file.rename"), freed_aside(new):
             os.rename(old, new)
 
     def remove_file(self, path: str) -> None:
-        with step("file.remove"):
+        # A temporary file has given its content to another name, or never had much.
+        aside = contextlib.nullcontext() if is_temporary(os.path.basename(path)) else freed_aside(path)
+        with step("file.remove"), aside:
             os.unlink(path)
 
     def remove_directory(self, path: str) -> None:
-        with step("directory.remove"):
+        with step("directory.remove"), freed_aside(path):
             os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:

@@ -227,12 +227,16 @@ class LocalObjects:
             self._disk.remove_file(temporary)
 
     def _write_making_folder(self, path: str, chunks: Chunks) -> None:
+        folder = os.path.dirname(path)
+        if not self._is_permanent(folder):  # most often a folder of this object's own, and still to be made
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                self._disk.make_directory(folder)
         for _ in range(100):
             try:
                 return self._disk.write_file(path, chunks)
             except FileNotFoundError:
                 # Missing, or a clean-up removed the empty folder under us: it may do so again, not for ever.
-                self._make_directories(os.path.dirname(path))
+                self._make_directories(folder)
         raise OSError(errno.ENOENT, "the folder keeps disappearing", path)
 
     def _make_directories(self, folder: str) -> None:
