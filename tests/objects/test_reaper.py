@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
 def test_a_forked_child_lets_go_as_well(tmp_path: Path) -> None:
     churn(tmp_path, 1)
     wait_for(lambda: held_below(tmp_path) == [])
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: threads and forks; that is the point
+        child = os.fork()
     if child == 0:
         try:
             churn(tmp_path, 3)
