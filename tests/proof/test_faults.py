@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -44,8 +43,8 @@ from proof_works import (
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError, NotFound, OutcomeUnknown, Unavailable
 from holdfast.objects import LocalObjects, address, attempts
-from holdfast.testing import faults
-from holdfast.testing.faults import FaultyDisk, FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
+from holdfast.testing.faults import FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
+from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.powerloss import ForgetfulDisk, keep_everything
 from holdfast.testing.servers import S3Server, options_for
 
@@ -318,29 +317,12 @@ def requests_of(act: Act, proxy: FaultyProxy, s3_server: S3Server) -> int:
     return len(proxy.requests)
 
 
-class Reset(LostReply, frozen=True):
-    """The reply is lost as load balancers and dying servers lose it: by a TCP reset, not by an orderly end."""
-
-
-@pytest.fixture
-def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if isinstance(request.param, Reset):
-        monkeypatch.setattr(faults._Handler, "_hang_up", reset_connection)
-    return request.param
-
-
-def reset_connection(handler: Any) -> None:
-    handler.close_connection = True
-    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    handler.connection._real_close()  # `close` would wait for the handler's files
-
-
 def from_request(number: int, fault: Any, *, once: bool) -> Callable[[Request], Any]:
     return lambda request: fault if request.number == number or (not once and request.number > number) else None
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("fault", [LostReply(), Reset(), Refuse(), Status(503)], ids=repr, indirect=True)
+@pytest.mark.parametrize("fault", [LostReply(), LostReply(reset=True), Refuse(), Status(503)], ids=repr)
 @pytest.mark.parametrize("name", S3_ACTS)
 @pytest.mark.usefixtures("quick")
 def test_one_request_that_fails_is_got_over(
@@ -361,7 +343,7 @@ def test_one_request_that_fails_is_got_over(
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("fault", [LostReply(), Reset(), Refuse(), Status(503), Status(403)], ids=repr, indirect=True)
+@pytest.mark.parametrize("fault", [LostReply(), LostReply(reset=True), Refuse(), Status(503), Status(403)], ids=repr)
 @pytest.mark.parametrize("name", ["save_with_state", "under a lease"])
 @pytest.mark.usefixtures("quick")
 def test_a_service_that_stops_answering_is_reported_honestly_and_a_repeat_settles_it(

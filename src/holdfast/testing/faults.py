@@ -1,4 +1,4 @@
-"""Faults on purpose: a proxy that loses replies over real HTTP, and a disk that runs full.
+"""Faults on purpose over real HTTP: a proxy that loses replies, refuses, stalls and counts.
 
     with moto_server() as server, FaultyProxy(server.endpoint) as proxy:
         proxy.script = lambda request: LostReply() if request.method == "PUT" else None
@@ -15,16 +15,14 @@ import errno
 import http.client
 import http.server
 import socket
+import struct
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
-
-from holdfast.objects.disk import Disk, Entry
-from holdfast.objects.medium import Chunks
 
 HOLD_TIMEOUT = 60.0
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect"}
@@ -50,6 +48,9 @@ class Refuse(msgspec.Struct, frozen=True):
 
 class LostReply(msgspec.Struct, frozen=True):
     """Let the server do what was asked, then drop the connection without an answer."""
+
+    reset: bool = False
+    """By a TCP reset, as load balancers and dying servers do it, instead of an orderly end."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -239,7 +240,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if isinstance(fault, Hold) and fault.reply:
             fault._keep()
         if isinstance(fault, LostReply) or proxy._closing.is_set():
-            return self._hang_up()
+            return self._hang_up(reset=isinstance(fault, LostReply) and fault.reset)
         return self._answer(status, reply_headers, reply)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815 - the names http.server calls
@@ -270,9 +271,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD" and status not in (204, 304):
             self.wfile.write(body)
 
-    def _hang_up(self) -> None:
+    def _hang_up(self, *, reset: bool = False) -> None:
         self.close_connection = True
-        _drop(self.connection)
+        if reset:
+            # Closed with nothing to linger for, and at once: a socket object's own close waits for the handler's files.
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            socket.close(self.connection.detach())
+        else:
+            _drop(self.connection)
 
 
 def _drop(connection: socket.socket) -> None:
@@ -298,84 +304,3 @@ def _exactly(stream: Any, length: int) -> bytes:
     if len(body) < length:
         raise ConnectionResetError(errno.ECONNRESET, "the client went away in the middle of a request")
     return body
-
-
-class FaultyDisk:
-    """A `Disk` in front of another one, failing where `fail` says so.
-
-    `fail(number, name)` is asked before each operation, with how many came before it and its name, as
-    `PosixDisk` names its steps; reads are `file.open`, `path.entry`, `directory.scan`, `directory.lock`. It
-    returns the error to raise in place of the operation, such as `OSError(errno.ENOSPC, "disk full")`, or
-    None. A `file.fill` that fails has written half of the content; a `file.sync` that fails, all of it.
-    """
-
-    def __init__(self, disk: Disk, fail: Callable[[int, str], OSError | None]) -> None:
-        self._disk = disk
-        self._fail = fail
-        self.operations: list[str] = []
-        """The name of each operation so far, the failed ones included."""
-
-    def make_directory(self, path: str) -> None:
-        self._ask("directory.make")
-        self._disk.make_directory(path)
-
-    def write_file(self, path: str, chunks: Chunks, *, sync: bool = True) -> None:
-        self._ask("file.write")
-        body = b"".join(chunks)
-        try:
-            self._ask("file.fill")
-        except OSError:
-            self._disk.write_file(path, [body[: len(body) // 2]])
-            raise
-        self._disk.write_file(path, [body], sync=sync)
-        if sync:
-            self._ask("file.sync")
-
-    def sync_file(self, path: str) -> None:
-        self._ask("file.sync")
-        self._disk.sync_file(path)
-
-    def link(self, existing: str, new: str) -> None:
-        self._ask("file.link")
-        self._disk.link(existing, new)
-
-    def rename(self, old: str, new: str) -> None:
-        self._ask("file.rename")
-        self._disk.rename(old, new)
-
-    def remove_file(self, path: str) -> None:
-        self._ask("file.remove")
-        self._disk.remove_file(path)
-
-    def remove_directory(self, path: str) -> None:
-        self._ask("directory.remove")
-        self._disk.remove_directory(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._ask("directory.sync")
-        self._disk.sync_directory(path)
-
-    def open_file(self, path: str) -> BinaryIO:
-        self._ask("file.open")
-        return self._disk.open_file(path)
-
-    def entry(self, path: str) -> Entry:
-        self._ask("path.entry")
-        return self._disk.entry(path)
-
-    def scan(self, path: str) -> list[Entry]:
-        self._ask("directory.scan")
-        return self._disk.scan(path)
-
-    @contextlib.contextmanager
-    def locked(self, path: str) -> Iterator[None]:
-        self._ask("directory.lock")
-        with self._disk.locked(path):
-            yield
-
-    def _ask(self, name: str) -> None:
-        number = len(self.operations)
-        self.operations.append(name)
-        error = self._fail(number, name)
-        if error is not None:
-            raise error
