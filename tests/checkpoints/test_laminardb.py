@@ -18,7 +18,7 @@ import pytest
 from holdfast import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus, open_store
 from holdfast.manifest import InFlightRecord
 from holdfast.testing.conformance_subject import CREATED_MS, StoreUnderTest, manifest, with_everything
-from places import LocalPlace
+from places import LocalPlace, MemoryPlace
 
 WRITE = """
 import sys, laminardb, pyarrow, deltalake
@@ -295,3 +295,26 @@ def test_temporary_files_of_laminardb_are_left_until_asked(local: LocalPlace) ->
     assert local.open().list_ids() == [1]
     assert local.open_later().cleanup_orphans() == 1
     assert sorted(os.listdir(folder)) == ["manifest.json"]
+
+
+def test_the_older_object_layout_opens_as_a_directory_layout(memory: MemoryPlace) -> None:
+    """LaminarDB's first object layout had the folders of its directories."""
+    objects = memory.open_objects()
+    for number in (1, 2, 3):
+        folder = f"checkpoints/checkpoint_{number:06}"
+        document = {"version": 1, "checkpoint_id": number, "epoch": number, "timestamp_ms": 1}
+        checksum = hashlib.sha256(b"state %d" % number).hexdigest()
+        objects.create(f"{folder}/manifest.json", [json.dumps({**document, "state_checksum": checksum}).encode()])
+        objects.create(f"{folder}/state.bin", [b"state %d" % number])
+    objects.create("checkpoints/latest.txt", [b"checkpoint_000003"])
+    store = open_store(memory.url, layout="directory")
+    assert store.list() == [(1, 1), (2, 2), (3, 3)]
+    assert store.load_state_data(2) == b"state 2"
+    assert store.latest_pointer() == 3
+    assert all(store.validate_checkpoint(number).valid for number in (1, 2, 3))
+    assert store.prune(1) == 2
+    assert [info.key for info in objects.list("")] == [
+        "checkpoints/checkpoint_000003/manifest.json",
+        "checkpoints/checkpoint_000003/state.bin",
+        "checkpoints/latest.txt",
+    ]
