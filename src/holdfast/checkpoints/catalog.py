@@ -50,7 +50,16 @@ class Catalog:
             body = self.objects.read(key, limit=document.MAX_MANIFEST_BYTES)
         except NotFound:
             return None
-        return document.decode(body, about=self.shown(key), checkpoint_id=checkpoint_id)
+        try:
+            return document.decode(body, about=self.shown(key), checkpoint_id=checkpoint_id)
+        except Corrupt as error:
+            raise Corrupt(
+                error.message,
+                code=error.code,
+                about=error.about,
+                unchanged=error.unchanged,
+                next_step=f"holdfast recover {self.objects.address} --dry-run",
+            ) from None
 
     def load_readable(self, ids: Sequence[int]) -> list[CheckpointManifest]:
         """The manifests among `ids` that can be read, in order; damaged ones are left out with a warning."""

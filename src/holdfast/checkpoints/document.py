@@ -81,7 +81,12 @@ def _check_ranges(manifest: CheckpointManifest) -> CheckpointManifest:
 
 
 def _corrupt(about: str, code: str, why: str) -> Corrupt:
-    return Corrupt(f"{about} is damaged: {why}.", code=code, about=about)
+    return Corrupt(
+        f"{about} is damaged: {why.rstrip('.')}.",
+        code=code,
+        about=about,
+        unchanged="the store",
+    )
 
 
 def _checksum_matches(body: bytes) -> bool:
