@@ -93,6 +93,18 @@ def test_a_manifest_derived_from_a_stored_one_carries_none_of_its_state(memory: 
     assert memory.open().load_states(2) == {}
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"sink_commit_statuses": {"a": "Done"}}, {"sink_epochs": {"a": "x"}}, {"sink_commit_statuses": {"a": 3}}]
+)
+def test_an_update_with_what_is_no_status_is_refused(wrong: dict[str, Any], memory: MemoryPlace) -> None:
+    from msgspec.structs import replace
+
+    pending = replace(GOOD, sink_commit_statuses={"a": "Pending"}, sink_epochs={"a": 1})
+    memory.open().save(pending)
+    with pytest.raises(Invalid):
+        memory.open().update_manifest(replace(pending, **wrong))
+
+
 def test_a_file_where_a_store_should_be_is_no_empty_store(tmp_path: Any) -> None:
     (tmp_path / "store").write_bytes(b"not a directory")
     with pytest.raises(Unavailable):

@@ -18,6 +18,13 @@ def check_type(manifest: Any) -> None:
         raise _refused("manifest", f"a CheckpointManifest is needed, not {_named(manifest)}")
 
 
+def check_well_formed(manifest: CheckpointManifest) -> None:
+    """Refuse a manifest whose fields hold what they cannot, such as a status that is none."""
+    problems = [issue.message for issue in manifest.validate() if issue.is_fatal]
+    if problems:
+        raise _refused("manifest", "; ".join(problems))
+
+
 def as_chunks(chunks: Any) -> list[Bytes]:
     """A sidecar's chunks as a list; one buffer alone is one chunk."""
     if isinstance(chunks, BUFFERS):

@@ -57,7 +57,6 @@ class Lease:
         if now - self._checked < unless_within:
             return
         newest = max(_generations(self._objects), default=0)
-        self._checked = now
         if newest > self.generation:
             raise Fenced(
                 f"{self._objects.address} was taken over: generation {newest} {_holder(self._objects, newest)}, "
@@ -67,6 +66,7 @@ class Lease:
                 unchanged="the store; nothing of this step was written",
                 next_step="stop this process; the other one goes on",
             )
+        self._checked = now
 
 
 def claim(objects: Objects, *, owner: str | None, clock: Callable[[], float]) -> Lease:

@@ -17,6 +17,7 @@ from holdfast.checkpoints.arguments import (
     check_seconds,
     check_states,
     check_type,
+    check_well_formed,
 )
 from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.cleaning import Cleaner, CleaningPlan
@@ -161,6 +162,7 @@ class CheckpointStore:
         """
         check_type(manifest)
         checkpoint_id = check_id(manifest.checkpoint_id)
+        check_well_formed(manifest)
         self.check_lease()
         key = self._catalog.layout.manifest_key(checkpoint_id)
         about = self._catalog.shown(key)

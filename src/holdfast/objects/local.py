@@ -35,6 +35,7 @@ class LocalObjects:
         self._writer = writer or uuid.uuid4().hex[:16]
         self._writes = itertools.count()
         self._anchored: set[str] = set()
+        self._nearly_anchored: set[str] = set()
         self._deferred: dict[str, None] | None = None
         self._begun: dict[str, tuple[bytes, str]] = {}
 
@@ -84,18 +85,20 @@ class LocalObjects:
         if self._deferred is not None:
             yield
             return
-        self._deferred = {}
-        for key, body in (expected or {}).items():
-            self._begin(self._path(key), body)
         try:
+            self._deferred = {}
+            for key, body in (expected or {}).items():
+                self._begin(self._path(key), body)
             yield
         finally:
-            folders, self._deferred = self._deferred, None
+            folders, self._deferred = self._deferred or {}, None
+            anchors, self._nearly_anchored = self._nearly_anchored, set()
             for path in list(self._begun):
                 self._take_begun(path, None)
             for folder in folders:
                 with self._explained(folder, writing=True):
                     self._disk.sync_directory(folder)
+            self._anchored |= anchors
 
     def read(self, key: str, *, limit: int) -> bytes:
         path = self._path(key)
@@ -257,16 +260,21 @@ class LocalObjects:
         that are never removed need that once per instance.
         """
         self._sync(folder)
+        climbed = []
+        is_deferred = False
         while folder not in self._anchored and folder != os.path.dirname(folder):
             parent = os.path.dirname(folder)
+            is_deferred |= self._deferred is not None and parent in self._anchored
             try:
                 self._sync(parent)
             except OSError as error:
                 if self._is_inside(parent) or error.errno not in CANNOT_SYNC:
                     raise  # above the store are directories that are not ours, some of them on odd file systems
-            if self._is_permanent(folder):
-                self._anchored.add(folder)
+            climbed.append(folder)
             folder = parent
+        # Only once the whole way up is synced: a sync that failed, or one that is still to come, anchors nothing.
+        anchors = self._nearly_anchored if is_deferred else self._anchored
+        anchors.update(folder for folder in climbed if self._is_permanent(folder))
 
     def _sync(self, folder: str) -> None:
         if self._deferred is not None and folder in self._anchored:
