@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from holdfast.testing.conformance_subject import StoreUnderTest  # noqa: E402
 from holdfast.testing.servers import S3Server, moto_server  # noqa: E402
 from places import LocalPlace, MemoryPlace  # noqa: E402
+from sparks import make_session  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytest_plugins = ["allowed_skips"]
 
@@ -27,6 +32,14 @@ def s3_server() -> Iterator[S3Server]:
     """One S3 server for all tests of this process; each takes a new bucket."""
     with moto_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for all tests of this process."""
+    session = make_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
 
 
 @pytest.fixture
