@@ -164,6 +164,8 @@ class HoldfastSection(msgspec.Struct, frozen=True):
     lineage: Count = 0
     sidecar: SidecarObject | None = None
     batches: list[BatchObject] = []
+    inherited: list[BatchObject] = []
+    """Batch objects of earlier checkpoints that this one needs; with them it needs no parent to be restored."""
     states: dict[str, StateVersion] = {}
     """Every operator's state as of this checkpoint, the unchanged ones in an ancestor."""
     chain_length: Count = 0
@@ -228,6 +230,16 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     def is_ours(self) -> bool:
         """True if Holdfast saved it, so that what it owns is recorded; updating a foreign one does not make it ours."""
         return self.own.write_id != ""
+
+    @property
+    def needed_batches(self) -> list[BatchObject]:
+        """Every batch object a restore reads, oldest first: what a later one holds replaces what an earlier one does."""
+        return [*self.own.inherited, *self.own.batches]
+
+    @property
+    def needed_parent(self) -> int | None:
+        """The checkpoint without which this one cannot be restored."""
+        return None if self.own.inherited else self.parent_id
 
     def with_batches(self, batches: list[BatchObject]) -> CheckpointManifest:
         """The same manifest, owning these batch objects as well."""

@@ -80,12 +80,14 @@ class Catalog:
         return recorded.key if recorded and self.layout.sidecar_id(recorded.key) == checkpoint_id else usual
 
     def owned_keys(self, manifest: CheckpointManifest) -> dict[str, int | None]:
-        """Sidecar and batch objects of a checkpoint with their recorded sizes, None where none was recorded.
+        """Sidecar and batch objects that a checkpoint needs with their recorded sizes, None where none was recorded.
 
         Only keys that can be its own: a manifest may claim anything, and what it owns is removed with it.
         """
         own = manifest.own
-        owned: dict[str, int | None] = {batch.key: batch.bytes for batch in own.batches if is_batch_key(batch.key)}
+        owned: dict[str, int | None] = {
+            batch.key: batch.bytes for batch in manifest.needed_batches if is_batch_key(batch.key)
+        }
         if own.sidecar and self.layout.sidecar_id(own.sidecar.key) == manifest.checkpoint_id:
             owned[own.sidecar.key] = own.sidecar.bytes
         elif self.has_sidecar(manifest):

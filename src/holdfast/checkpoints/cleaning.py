@@ -74,10 +74,13 @@ class Cleaner:
         self._newest = 0
         self._held: dict[int, Held] = {}
         self._durable: set[int] = set()
+        self.newest_objects: frozenset[str] = frozenset()
+        """Batch objects that the checkpoint which this handle wrote last needs: nobody removes them while it is there."""
 
     def remember(self, manifest: CheckpointManifest) -> None:
         """Note a checkpoint that this handle has just written."""
         self._durable.add(manifest.checkpoint_id)
+        self.newest_objects = frozenset(batch.key for batch in manifest.needed_batches)
         if self._ids is None:
             self._forget_old()
         else:
@@ -224,7 +227,7 @@ class Cleaner:
 
     def _held_of(self, manifest: CheckpointManifest, *, is_valid: bool) -> Held:
         owned = tuple(self._catalog.owned_keys(manifest))
-        return Held(is_valid and manifest.is_settled, True, manifest.parent_id, owned, manifest.size_bytes)
+        return Held(is_valid and manifest.is_settled, True, manifest.needed_parent, owned, manifest.size_bytes)
 
     def _orphans(self, age: float, *, abandoned: bool) -> list[Orphan]:
         layout = self._catalog.layout

@@ -40,7 +40,7 @@ def find_orphans(
     that their own writer has given up, whatever their age.
     """
     settled = {info.key: info for info in listing if info.modified <= written_before or info.key in abandoned}
-    unlisted = {manifest.epoch for manifest in manifests.values() if manifest and not manifest.own.batches}
+    unlisted = {manifest.epoch for manifest in manifests.values() if manifest and not manifest.needed_batches}
     found = []
     for key, info in settled.items():
         if key in owned:

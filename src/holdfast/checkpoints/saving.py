@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import msgspec
 
@@ -30,14 +30,22 @@ def check_savable(manifest: CheckpointManifest) -> None:
         )
 
 
-def check_references(manifest: CheckpointManifest, objects: Objects, can_build_on: Callable[[int], bool]) -> None:
-    """Raise `Invalid` for a manifest that needs a batch object or a parent which is not there."""
-    for batch in manifest.own.batches:
+def check_references(
+    manifest: CheckpointManifest, objects: Objects, can_build_on: Callable[[int], bool], known: Set[str]
+) -> None:
+    """Raise `Invalid` for a manifest that needs a batch object or a parent which is not there.
+
+    `known`: batch objects that need no look, because a checkpoint that is kept needs them as well.
+    """
+    for batch in manifest.needed_batches:
+        if batch.key in known:
+            continue
         info = objects.info(batch.key) if is_batch_key(batch.key) else None
         if info is None or info.size != batch.bytes:
             raise _missing(manifest, f"lists batch object {batch.key!r}", objects, "flush it again, then save")
-    if manifest.parent_id is not None and not can_build_on(manifest.parent_id):
-        raise _missing(manifest, f"names parent {manifest.parent_id}", objects, "save a full checkpoint instead")
+    parent = manifest.needed_parent
+    if parent is not None and not can_build_on(parent):
+        raise _missing(manifest, f"names parent {parent}", objects, "save a full checkpoint instead")
 
 
 def _missing(manifest: CheckpointManifest, what: str, objects: Objects, next_step: str) -> Invalid:

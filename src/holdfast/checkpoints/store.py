@@ -316,7 +316,7 @@ class CheckpointStore:
 
     def _save_alone(self, manifest: CheckpointManifest) -> None:
         check_savable(manifest)
-        check_references(manifest, self.objects, self._can_build_on)
+        check_references(manifest, self.objects, self._can_build_on, self._cleaner.newest_objects)
         self.check_lease()
         sidecar = self._sidecars.written(manifest.checkpoint_id)
         checksum = manifest.state_checksum
@@ -327,7 +327,7 @@ class CheckpointStore:
 
     def _save_with_chunks(self, manifest: CheckpointManifest, chunks: Sequence[Bytes]) -> None:
         check_savable(manifest)
-        check_references(manifest, self.objects, self._can_build_on)
+        check_references(manifest, self.objects, self._can_build_on, self._cleaner.newest_objects)
         self.check_lease()
         checksum = statesum.state_checksum(manifest.operator_states, chunks) or ""
         began = time.monotonic()

@@ -49,6 +49,7 @@ class Validator:
         self._known: dict[int, ValidationResult] = {}
         self._broken: dict[int, tuple[int, str]] = {}
         self._holds: dict[int, dict[str, StateVersion]] = {}
+        self._batches: dict[BatchObject, str | None] = {}
 
     def validate(self, checkpoint_id: int) -> ValidationResult:
         looked: list[tuple[int, CheckpointManifest | None, list[Issue]]] = []
@@ -152,10 +153,12 @@ class Validator:
                 yield Issue(f"state of {name!r} is said to be in checkpoint {version.checkpoint_id} and is not", True)
 
     def _batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
-        if self._deep and not manifest.own.batches:
+        if self._deep and not manifest.needed_batches:
             yield from self._unlisted_batch_issues(manifest)
-        for batch in manifest.own.batches:
-            problem = self._batch_problem(batch)
+        for batch in manifest.needed_batches:
+            if batch not in self._batches:  # several checkpoints may need it
+                self._batches[batch] = self._batch_problem(batch)
+            problem = self._batches[batch]
             if problem:
                 yield Issue(f"batch object {batch.key!r} {problem}", True)
 
@@ -201,6 +204,5 @@ def _held_states(manifest: CheckpointManifest) -> dict[str, StateVersion]:
 
 def _parent(manifest: CheckpointManifest | None) -> int | None:
     """The next one down the chain. A parent that does not come before its child is no parent: chains end."""
-    if manifest is None or manifest.parent_id is None:
-        return None
-    return manifest.parent_id if 0 < manifest.parent_id < manifest.checkpoint_id else None
+    parent = manifest.needed_parent if manifest else None
+    return parent if manifest and parent is not None and 0 < parent < manifest.checkpoint_id else None

@@ -132,7 +132,7 @@ def _sections(manifest: CheckpointManifest) -> Iterator[Section]:
     yield "Operators", ("OPERATOR", "SIZE", "WHERE"), list(_operators(manifest)), (1,)
     marks = [(name, wording.watermark(mark)) for name, mark in sorted(manifest.source_watermarks.items())]
     yield "Watermarks", ("SOURCE", "WATERMARK"), list(marks), ()
-    batches = [(b.key, wording.size(b.bytes), wording.number(b.entries), b.sha256) for b in manifest.own.batches]
+    batches = [(b.key, wording.size(b.bytes), wording.number(b.entries), b.sha256) for b in manifest.needed_batches]
     yield "Batch objects", ("KEY", "SIZE", "ENTRIES", "SHA-256"), list(batches), (1, 2)
     flying = [(name, wording.number(len(records))) for name, records in sorted(manifest.inflight_data.items())]
     yield "In flight", ("EDGE", "RECORDS"), list(flying), (1,)

@@ -174,13 +174,15 @@ def _bytes_ahead(opened: Opened, output: Output, wanted: list[int]) -> int:
     if not output.has_bars:
         return 0
     total = 0
+    batches: dict[str, int] = {}
     for seen in in_parallel(lambda number: look_at(opened, number), wanted):
         if seen.manifest is None:
             continue
         own = seen.manifest.own
-        total += sum(batch.bytes for batch in own.batches) + (own.sidecar.bytes if own.sidecar else 0)
+        batches |= {batch.key: batch.bytes for batch in seen.manifest.needed_batches}
+        total += own.sidecar.bytes if own.sidecar else 0
         if not seen.manifest.is_ours:
             with contextlib.suppress(HoldfastError):
                 info = opened.store.objects.info(opened.catalog.sidecar_key(seen.checkpoint_id, seen.manifest))
                 total += info.size if info else 0
-    return min(total, 1 << 62)
+    return min(total + sum(batches.values()), 1 << 62)
