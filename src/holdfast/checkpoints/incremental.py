@@ -103,8 +103,8 @@ def restore_states(catalog: Catalog, manifest: CheckpointManifest) -> dict[str, 
 def _overlay(catalog: Catalog, manifest: CheckpointManifest) -> dict[str, bytes]:
     """A chain whose writer did not record versions: each child replaces what it names."""
     chain: list[CheckpointManifest] = [manifest]
-    while chain[-1].is_incremental and chain[-1].parent_id is not None:
-        chain.append(_need(catalog, chain[-1].parent_id, chain[-1].checkpoint_id))
+    while chain[-1].is_incremental and (parent := chain[-1].needed_parent) is not None:
+        chain.append(_need(catalog, parent, chain[-1].checkpoint_id))
     states: dict[str, bytes] = {}
     for ancestor in reversed(chain):
         states.update({name: _state_of(catalog, ancestor, name) for name in ancestor.operator_states})

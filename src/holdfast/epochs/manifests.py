@@ -1,0 +1,115 @@
+"""The manifest of one epoch, put together from what each part has to say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.manifest import (
+    FORMAT_VERSION,
+    BatchObject,
+    CheckpointManifest,
+    ConnectorCheckpoint,
+    HoldfastSection,
+    InFlightRecord,
+    OperatorCheckpoint,
+    SinkCommitStatus,
+    SinkStatus,
+)
+from holdfast.sinks import Descriptor
+
+INLINE_STATE = 1 << 20
+
+
+class EpochFacts(msgspec.Struct, frozen=True):
+    """What is known of an epoch before anything is staged: where it reads from and under which rules."""
+
+    epoch: int
+    batch_id: int
+    lineage: int
+    sources: dict[str, ConnectorCheckpoint]
+    tables: dict[str, ConnectorCheckpoint]
+    ranges: dict[str, list[InFlightRecord]]
+    """Per source the exact offsets of this batch: until Spark counts it as done, it may have to be run again."""
+    watermark: int | None
+    pipeline_hash: int
+    workdir: str
+    state_partitions: int
+    vnode_count: int
+    runtime: dict[str, Any]
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """Where an epoch's files are: written by this checkpoint, or by earlier ones that are still needed."""
+
+    batches: list[BatchObject]
+    inherited: list[BatchObject]
+
+
+def epoch_manifest(
+    facts: EpochFacts,
+    *,
+    checkpoint_id: int,
+    timestamp_ms: int,
+    parent: CheckpointManifest | None,
+    holding: Holding,
+    operators: Mapping[str, bytes],
+    descriptors: Mapping[str, Descriptor],
+) -> tuple[CheckpointManifest, list[bytes]]:
+    """The manifest with every sink pending, and the chunks of its sidecar."""
+    states, chunks = _operator_states(operators)
+    before = parent.sink_epochs if parent else {}
+    is_child = bool(holding.inherited) and parent is not None
+    manifest = CheckpointManifest(
+        version=FORMAT_VERSION,
+        checkpoint_id=checkpoint_id,
+        epoch=facts.epoch,
+        timestamp_ms=timestamp_ms,
+        source_offsets=facts.sources,
+        table_offsets=facts.tables,
+        sink_epochs={name: before[name] for name in descriptors if name in before},
+        sink_commit_statuses={name: SinkCommitStatus.pending() for name in descriptors},
+        operator_states=states,
+        table_store_checkpoint_path=facts.workdir,
+        wal_position=facts.batch_id,
+        per_core_wal_positions=[facts.batch_id] * facts.state_partitions,
+        watermark=facts.watermark,
+        source_names=sorted(facts.sources),
+        sink_names=sorted(descriptors),
+        pipeline_hash=facts.pipeline_hash,
+        inflight_data=facts.ranges,
+        is_incremental=is_child,
+        parent_id=parent.checkpoint_id if is_child and parent else None,
+        vnode_count=facts.vnode_count,
+        holdfast=HoldfastSection(
+            lineage=facts.lineage,
+            batches=holding.batches,
+            inherited=holding.inherited,
+            sinks=dict(descriptors),
+            runtime=facts.runtime,
+        ),
+    )
+    return manifest, chunks
+
+
+def with_statuses(manifest: CheckpointManifest, outcomes: Mapping[str, SinkStatus]) -> CheckpointManifest:
+    """The manifest after some sinks have committed or refused; what they say is never taken back."""
+    statuses = {**manifest.sink_commit_statuses, **outcomes}
+    committed = {name: manifest.epoch for name, status in statuses.items() if status == SinkCommitStatus.committed()}
+    return msgspec.structs.replace(
+        manifest, sink_commit_statuses=statuses, sink_epochs={**manifest.sink_epochs, **committed}
+    )
+
+
+def _operator_states(operators: Mapping[str, bytes]) -> tuple[dict[str, OperatorCheckpoint], list[bytes]]:
+    states: dict[str, OperatorCheckpoint] = {}
+    chunks: list[bytes] = []
+    offset = 0
+    for name in sorted(operators):
+        states[name] = OperatorCheckpoint.from_bytes(operators[name], INLINE_STATE, offset)
+        if states[name].external:
+            chunks.append(operators[name])
+            offset += len(operators[name])
+    return states, chunks

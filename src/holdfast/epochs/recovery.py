@@ -1,0 +1,287 @@
+"""Coming back: from what was observed to a plan that can be shown. Pure.
+
+Everything that would lose or repeat rows is an error that says what to do; everything else is a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.manifest import CheckpointManifest
+from holdfast.sinks import Standing
+
+OnChange = Literal["fail", "accept", "reset"]
+WorkdirAction = Literal["keep", "rebuild", "begin", "adopt"]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The pipeline that asks to be started."""
+
+    pipeline: str
+    pipeline_hash: int
+    sources: frozenset[str]
+    sinks: frozenset[str]
+    operators: frozenset[str] = frozenset()
+    on_change: OnChange = "fail"
+
+
+class SeenWorkdir(msgspec.Struct, frozen=True):
+    """What a look at the workdir showed."""
+
+    path: str
+    is_empty: bool = True
+    pipeline: str | None = None
+    """Who marked it; None if nobody did."""
+    query_id: str | None = None
+    looks_like_spark: bool = True
+    """Whether everything in it has a name that Spark's checkpoints have."""
+    planned: int = -1
+    committed: int = -1
+    problem: str | None = None
+    """Why Spark could not go on from it, or what in it is not as it was captured."""
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """Everything a plan is made from."""
+
+    store: str
+    newest: CheckpointManifest | None
+    workdir: SeenWorkdir
+    skipped: list[tuple[int, str]] = []
+    """Newer checkpoints that cannot be trusted, and why."""
+    sinks: dict[str, Standing] = {}
+    """What the sinks themselves know; those that cannot tell are left out."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a start will do."""
+
+    lineage: int
+    workdir: WorkdirAction
+    why: str
+    """Why the workdir is treated so."""
+    checkpoint_id: int | None
+    delivered: int
+    """The last epoch that was decided; the next one follows it."""
+    replayed: int | None = None
+    """The batch that Spark will run once more for its state."""
+    unfinished: tuple[str, ...] = ()
+    """Sinks that still owe the last epoch."""
+    notes: tuple[str, ...] = ()
+
+    def words(self) -> Iterator[str]:
+        """The plan, a sentence per action."""
+        yield from self.notes
+        if self.checkpoint_id is None:
+            yield f"The pipeline begins with epoch {self.delivered + 1} of lineage {self.lineage}."
+        else:
+            yield f"Resume from checkpoint {self.checkpoint_id}, epoch {self.delivered}, lineage {self.lineage}."
+        yield {
+            "keep": "Go on with the workdir as it is",
+            "rebuild": f"Rebuild the workdir from checkpoint {self.checkpoint_id}",
+            "begin": "Begin with an empty workdir",
+            "adopt": "Go on from the workdir, which is ahead of the newest checkpoint that can be trusted",
+        }[self.workdir] + f": {self.why}."
+        for name in self.unfinished:
+            yield f"Finish the last epoch in sink {name!r} from what was staged for it."
+        if self.replayed is not None:
+            yield (
+                f"Spark runs batch {self.replayed} (epoch {self.replayed + 1}) once more for its state; "
+                "sinks that have it are skipped."
+            )
+
+
+def plan_recovery(seen: Observed, wanted: Wanted) -> Plan:
+    """Decide how to start. Raises where going on would lose or repeat rows, or touch what is not ours."""
+    newest = seen.newest
+    _check_belongings(seen, wanted)
+    change = _change(newest, wanted)
+    if newest is not None and change and wanted.on_change == "reset":
+        return _begin_anew(seen, newest, f"{change}, and on_change is 'reset'")
+    if newest is not None and change and wanted.on_change == "fail":
+        raise _changed(newest, change, seen)
+    if newest is None:
+        return _begin(seen)
+    return _resume(seen, newest, wanted, change)
+
+
+def _check_belongings(seen: Observed, wanted: Wanted) -> None:
+    """Refuse to touch a store or a directory of somebody else's."""
+    newest = seen.newest
+    known = newest.own.runtime.get("pipeline") if newest else None
+    if newest is not None and known != wanted.pipeline:
+        raise Invalid(
+            f"The checkpoints in {seen.store} belong to pipeline {known!r}, this is {wanted.pipeline!r}."
+            if known
+            else f"The checkpoints in {seen.store} were not written by a pipeline of Holdfast's.",
+            code="store.other-pipeline",
+            about=seen.store,
+            unchanged="the store, the workdir and every sink",
+            next_step="give this pipeline an address of its own",
+        )
+    workdir = seen.workdir
+    if workdir.is_empty:
+        return
+    is_ours = workdir.pipeline == wanted.pipeline
+    is_known = newest is not None and workdir.query_id == newest.own.runtime.get("query_id")
+    remains = workdir.pipeline is None and workdir.query_id is None and workdir.looks_like_spark and newest is not None
+    if not (is_ours or is_known or remains):
+        whose = f"pipeline {workdir.pipeline!r}" if workdir.pipeline else "something else"
+        raise Invalid(
+            f"The workdir {workdir.path} belongs to {whose}, not to pipeline {wanted.pipeline!r}.",
+            code="workdir.other-pipeline",
+            about=workdir.path,
+            unchanged="the workdir, the store and every sink",
+            next_step="pass another workdir",
+        )
+
+
+def _change(newest: CheckpointManifest | None, wanted: Wanted) -> str | None:
+    """What of the pipeline is not as it was, in words."""
+    if newest is None:
+        return None
+    found = []
+    for kind, now, before in (
+        ("source", wanted.sources, set(newest.source_names)),
+        ("sink", wanted.sinks, set(newest.sink_names)),
+    ):
+        found += [f"{kind} {name!r} is new" for name in sorted(now - before)]
+        found += [f"{kind} {name!r} is gone" for name in sorted(before - now)]
+    if not found and newest.pipeline_hash != wanted.pipeline_hash:
+        spark = newest.own.runtime.get("spark")
+        found.append(f"the query or a sink's settings differ (the checkpoint was written with Spark {spark})")
+    return "; ".join(found) or None
+
+
+def _begin(seen: Observed) -> Plan:
+    if seen.workdir.committed >= 0:
+        raise Corrupt(
+            f"The workdir {seen.workdir.path} has {seen.workdir.committed + 1} epochs behind it, and {seen.store} has "
+            "no checkpoint of any.",
+            code="store.lost",
+            about=seen.store,
+            unchanged="the workdir, the store and every sink",
+            next_step="restore the store from a copy; to begin anew, use another address and remove the workdir",
+        )
+    _check_sinks(seen.sinks, seen.store, lineage=0, allowed=0)
+    why = "there is none" if seen.workdir.is_empty else "no epoch was decided in the one that is there"
+    return Plan(0, "begin", why, None, 0)
+
+
+def _begin_anew(seen: Observed, newest: CheckpointManifest, why: str) -> Plan:
+    known = [standing.lineage for standing in seen.sinks.values() if standing.lineage is not None]
+    return Plan(max([newest.own.lineage, *known]) + 1, "begin", why, None, 0, unfinished=_unfinished(newest))
+
+
+def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: str | None) -> Plan:
+    lineage, batch = newest.own.lineage, newest.wal_position
+    notes = [f"Checkpoint {number} is skipped: {why}." for number, why in seen.skipped]
+    if change:
+        notes.append(f"The pipeline has changed ({change}), and on_change is 'accept'.")
+    unfinished = _unfinished(newest)
+    for name in unfinished:
+        if name not in wanted.sinks:
+            raise Invalid(
+                f"Sink {name!r} still owes epoch {newest.epoch}, and the pipeline does not have it any more.",
+                code="sink.owes-epoch",
+                about=f"sink {name!r}",
+                unchanged="the store and every sink",
+                next_step="start once with that sink, then remove it",
+            )
+    action, why = _treat(seen.workdir, batch)
+    if action == "adopt":
+        _check_adoptable(seen, newest, wanted)
+        delivered = seen.workdir.committed + 1
+        _check_sinks(seen.sinks, seen.store, lineage, delivered + (seen.workdir.planned > seen.workdir.committed))
+        return Plan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
+    planned_ahead = action == "keep" and seen.workdir.planned > batch
+    _check_sinks(seen.sinks, seen.store, lineage, newest.epoch + planned_ahead)
+    is_done = action == "keep" and seen.workdir.committed >= batch
+    notes += _behind(seen.sinks, newest)
+    return Plan(
+        lineage,
+        action,
+        why,
+        newest.checkpoint_id,
+        newest.epoch,
+        replayed=None if is_done else batch,
+        unfinished=unfinished,
+        notes=tuple(notes),
+    )
+
+
+def _unfinished(newest: CheckpointManifest) -> tuple[str, ...]:
+    return tuple(sorted(name for name, status in newest.sink_commit_statuses.items() if status != "Committed"))
+
+
+def _treat(workdir: SeenWorkdir, batch: int) -> tuple[WorkdirAction, str]:
+    """Whether Spark can go on from this workdir after `batch` was decided."""
+    if workdir.is_empty:
+        return "rebuild", "it is gone"
+    if workdir.problem and workdir.committed <= batch:
+        return "rebuild", workdir.problem
+    if workdir.committed > batch:
+        return ("rebuild", workdir.problem) if workdir.problem else ("adopt", f"it is at batch {workdir.committed}")
+    if workdir.planned < batch:
+        return "rebuild", f"it is at batch {workdir.planned}, behind batch {batch}"
+    if workdir.committed < batch - 1 or workdir.planned > workdir.committed + 1:
+        return "rebuild", f"its logs have a gap: planned {workdir.planned}, done {workdir.committed}"
+    return "keep", "it is what was captured"
+
+
+def _check_adoptable(seen: Observed, newest: CheckpointManifest, wanted: Wanted) -> None:
+    if wanted.operators:
+        raise Corrupt(
+            f"The newest checkpoint that can be trusted is {newest.checkpoint_id}, epoch {newest.epoch}; Spark is "
+            f"{seen.workdir.committed - newest.wal_position} epochs further, and what the operators "
+            f"{', '.join(sorted(wanted.operators))} held then is lost.",
+            code="recovery.operators-lost",
+            about=seen.store,
+            unchanged="the store, the workdir and every sink",
+            next_step="restore the store from a copy, or start with on_change='reset' under another name",
+        )
+
+
+def _check_sinks(sinks: Mapping[str, Standing], store: str, lineage: int, allowed: int) -> None:
+    """A sink with epochs that no checkpoint knows would skip other rows that come under the same number."""
+    for name, standing in sorted(sinks.items()):
+        if standing.lineage is not None and standing.lineage > lineage:
+            what = f"deliveries of lineage {standing.lineage}, and the store is at lineage {lineage}"
+        elif standing.committed is not None and standing.committed > allowed:
+            what = f"epoch {standing.committed}, and the newest that {store} can vouch for is {allowed}"
+        else:
+            continue
+        raise Corrupt(
+            f"Sink {name!r} has {what}: rows that come under the same number again would be taken for delivered.",
+            code="sink.ahead",
+            about=f"sink {name!r}",
+            unchanged="the store, the workdir and every sink",
+            next_step="restore the store from a copy, or give the pipeline a new name and an empty target",
+        )
+
+
+def _behind(sinks: Mapping[str, Standing], newest: CheckpointManifest) -> list[str]:
+    found = []
+    for name, standing in sorted(sinks.items()):
+        recorded = newest.sink_epochs.get(name, 0)
+        if standing.committed is not None and standing.committed < recorded:
+            found.append(
+                f"Sink {name!r} itself knows of epoch {standing.committed} only, and {recorded} was committed to it: "
+                "it was set back since, and what it lost is not delivered again."
+            )
+    return found
+
+
+def _changed(newest: CheckpointManifest, change: str, seen: Observed) -> HoldfastError:
+    return Invalid(
+        f"The pipeline has changed since checkpoint {newest.checkpoint_id}: {change}.",
+        code="pipeline.changed",
+        about=seen.store,
+        unchanged="the store, the workdir and every sink",
+        next_step="run it as it was, or pass on_change='accept' to go on from the same state, "
+        "or on_change='reset' to begin again under a new lineage",
+    )

@@ -1,0 +1,199 @@
+"""One attempt at running a pipeline: a query of Spark's, from its start to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.epochs.epoch import EpochRunner
+from holdfast.epochs.manifests import EpochFacts, Holding
+from holdfast.errors import HoldfastError
+from holdfast.spark.capture import Capture, Captured
+from holdfast.spark.reports import EpochReport, StepClock, tell
+from holdfast.spark.workdir import Workdir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL = 0.1
+
+
+class WorkdirCapturing:
+    """The capture of an epoch, as the epoch's protocol asks for it."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._last: Captured | None = None
+
+    def take(self, facts: EpochFacts) -> Holding:
+        self._last = self._capture.take(facts.batch_id, facts.epoch)
+        return Holding(self._last.batches, self._last.inherited)
+
+    def settle(self) -> None:
+        if self._last is not None:
+            self._capture.settle(self._last)
+            self._last = None
+
+
+class StopRequested(Exception):
+    """A batch that came after the pipeline was asked to stop: ends the query, and nothing of it was begun."""
+
+
+class Attempt:
+    """A running query whose every batch is an epoch of ours."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        workdir: Workdir,
+        runner: EpochRunner,
+        facts_of: Callable[[int, Mapping[str, Any]], EpochFacts],
+        lineage: int,
+    ) -> None:
+        self._pipeline = pipeline
+        self._workdir = workdir
+        self._runner = runner
+        self._facts_of = facts_of
+        self._lineage = lineage
+        self._stopping = threading.Event()
+        self._steps = StepClock()
+        self._done: dict[int, tuple[dict[str, float], bool]] = {}
+        self._reported = -1
+        self._summary: dict[str, Any] = {}
+        self._was_refused = False
+        self.failure: BaseException | None = None
+        self.epochs = 0
+        """How many this attempt has finished."""
+        self.query: StreamingQuery | None = None
+
+    def run_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """What Spark calls for each batch. Returns only once every sink has the epoch."""
+        if self._stopping.is_set():
+            # Spark has planned one batch more. It is not begun; the next start finds it planned and runs it.
+            self._was_refused = True
+            raise StopRequested
+        try:
+            facts = self._facts_of(batch_id, self._summary)
+            self._steps.taken()
+            is_replay = facts.epoch == self._runner.delivered
+            self._runner.run(frame, facts)
+            self._done[batch_id] = (self._steps.taken(), is_replay)
+            self.epochs += 1
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def await_end(self, timeout: float | None = None) -> bool:
+        """Wait until the query has ended, reporting epochs as they are done; False if the time is up before."""
+        assert self.query is not None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.query.isActive:
+            self.report()
+            if self._stopping.is_set():
+                self._end_if_idle()
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            with contextlib.suppress(Exception):  # the failure is looked at when it has ended
+                self.query.awaitTermination(POLL)  # type: ignore[arg-type]
+        self.report()
+        self._steps.close()
+        return True
+
+    def ask_to_stop(self) -> None:
+        """Finish the epoch that is under way, begin no other. Safe in a signal handler."""
+        self._stopping.set()
+
+    def raise_failure(self) -> None:
+        """Raise what ended the query, if it did not end well: our own error rather than Spark's report of it."""
+        assert self.query is not None
+        ended = self.query.exception()
+        if self.failure is not None:
+            raise self.failure
+        if ended is not None and not self._was_refused:
+            raise ended
+
+    def _end_if_idle(self) -> None:
+        """Stop a query that waits for its next trigger; one that does not is stopped by its next batch."""
+        assert self.query is not None
+        if not self.query.status["isTriggerActive"]:
+            self.query.stop()
+
+    def report(self) -> None:
+        """Tell about every epoch that Spark counts as done since the last call."""
+        assert self.query is not None
+        last = self.query.lastProgress if max(self._done, default=-1) > self._reported else None
+        if last is None or last["batchId"] <= self._reported:
+            return
+        for progress in self.query.recentProgress if last["batchId"] > self._reported + 1 else [last]:
+            batch_id = progress["batchId"]
+            if batch_id <= self._reported or batch_id not in self._done:
+                continue
+            steps, is_replay = self._done[batch_id]
+            newest = self._runner.newest
+            self._reported = batch_id
+            self._summary = _summary(progress)
+            self._done = {number: kept for number, kept in self._done.items() if number >= batch_id}
+            tell(
+                EpochReport(
+                    pipeline=self._pipeline,
+                    epoch=batch_id + 1,
+                    lineage=self._lineage,
+                    checkpoint_id=newest.checkpoint_id if newest else 0,
+                    rows=int(progress["numInputRows"]),
+                    rows_per_second=float(progress["processedRowsPerSecond"] or 0.0),
+                    seconds=self._summary["seconds"],
+                    watermark=newest.watermark if newest else None,
+                    lag=_lag(progress),
+                    steps=steps,
+                    sinks=_statuses(newest),
+                    checkpoint_bytes=newest.size_bytes if newest else 0,
+                    is_replay=is_replay,
+                )
+            )
+
+
+def _summary(progress: Any) -> dict[str, Any]:
+    """What the next checkpoint says of this epoch, so that the store alone can tell how the pipeline fares."""
+    return {
+        "epoch": progress["batchId"] + 1,
+        "rows": int(progress["numInputRows"]),
+        "rows_per_second": round(float(progress["processedRowsPerSecond"] or 0.0), 3),
+        "seconds": dict(progress["durationMs"]).get("triggerExecution", 0) / 1000,
+        "lag": _lag(progress),
+    }
+
+
+def _lag(progress: Any) -> dict[str, str]:
+    """How far each source says it is behind; most say nothing."""
+    found = {}
+    for place, source in enumerate(progress["sources"]):
+        metrics = dict(source["metrics"] or {})
+        for key in ("maxOffsetsBehindLatest", "numFilesOutstanding", "numBytesOutstanding"):
+            if key in metrics:
+                found[str(place)] = str(metrics[key])
+                break
+    return found
+
+
+def _statuses(newest: Any) -> dict[str, str]:
+    if newest is None:
+        return {}
+    return {
+        name: status if isinstance(status, str) else f"Failed: {status.reason}"
+        for name, status in newest.sink_commit_statuses.items()
+    }
+
+
+def own_error(error: BaseException) -> HoldfastError | None:
+    """The Holdfast error in a chain of causes, if there is one."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, HoldfastError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None

@@ -1,0 +1,136 @@
+"""Spark's offset log and commit log, read as text. Pure: a version that is not known here is refused, never guessed at.
+
+offsets/N   v1: a JSON line of metadata, then one offset line per source, by position ("-": none yet)
+            v2: the same, each offset line `name:offset`
+commits/N   v1: a JSON line with the next watermark; v2 and v3 have more in it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Corrupt, Invalid
+from holdfast.manifest import ConnectorCheckpoint
+
+OFFSET_VERSIONS = {"v1": 1, "v2": 2}
+COMMIT_VERSIONS = {"v1": 1, "v2": 2, "v3": 3}
+NO_OFFSET = "-"
+
+
+class PlannedBatch(msgspec.Struct, frozen=True):
+    """One file of the offset log: what Spark has decided to read in a batch."""
+
+    version: int
+    watermark_ms: int
+    timestamp_ms: int
+    settings: dict[str, str]
+    """What Spark pinned for the life of the query, whatever the session says now."""
+    ends: tuple[str | None, ...]
+    """The end offset of each source, in the order of the query; None before a source's first batch."""
+
+
+class CommittedBatch(msgspec.Struct, frozen=True):
+    """One file of the commit log."""
+
+    version: int
+    next_watermark_ms: int
+
+
+def parse_offsets(text: str, about: str) -> PlannedBatch:
+    """Read one file of the offset log. `Corrupt` if it is torn, `Invalid` if a newer Spark wrote it."""
+    version, lines = _versioned(text, OFFSET_VERSIONS, about)
+    head = _object(lines[0] if lines else "", about)
+    offsets = lines[1:]
+    if version == 2:
+        offsets = [line.partition(":")[2] for line in offsets]
+    if not offsets or not all(offsets):
+        raise _torn(about, "it names no offsets")
+    return PlannedBatch(
+        version,
+        _whole_number(head, "batchWatermarkMs", about),
+        _whole_number(head, "batchTimestampMs", about),
+        {str(key): str(value) for key, value in dict(head.get("conf") or {}).items()},
+        tuple(None if line == NO_OFFSET else line for line in offsets),
+    )
+
+
+def parse_commit(text: str, about: str) -> CommittedBatch:
+    """Read one file of the commit log. `Corrupt` if it is torn, `Invalid` if a newer Spark wrote it."""
+    version, lines = _versioned(text, COMMIT_VERSIONS, about)
+    head = _object(lines[0] if lines else "", about)
+    return CommittedBatch(version, _whole_number(head, "nextBatchWatermarkMs", about))
+
+
+def parse_query_id(text: str, about: str) -> str:
+    """The query id in Spark's `metadata` file."""
+    found = _object(text.strip(), about).get("id")
+    if not isinstance(found, str) or not found:
+        raise _torn(about, "it names no query")
+    return found
+
+
+def connector_checkpoint(end: str | None, *, connector: str, epoch: int) -> ConnectorCheckpoint:
+    """One source's end offset as the manifest keeps it: a string per partition, and Spark's own text beside it.
+
+    Kafka's `{"topic": {"0": 5}}` becomes `topic-0: 5`; other JSON is flattened with dots; a bare value is `offset`.
+    """
+    metadata = {"connector": connector}
+    if end is None:
+        return ConnectorCheckpoint({}, epoch, metadata)
+    try:
+        value = msgspec.json.decode(end)
+    except msgspec.DecodeError:
+        value = end  # a source may print what it likes
+    separator = "-" if connector.lower().startswith("kafka") else "."
+    offsets = dict(_flattened(value, separator)) if isinstance(value, dict) and value else {"offset": _text(value)}
+    return ConnectorCheckpoint(offsets, epoch, {**metadata, "spark_offset": end})
+
+
+def _flattened(value: dict[str, Any], separator: str, prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, inner in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(inner, dict) and inner:
+            found += _flattened(inner, separator, f"{name}{separator}")
+        else:
+            found.append((name, _text(inner)))
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _versioned(text: str, known: dict[str, int], about: str) -> tuple[int, list[str]]:
+    first, *lines = text.split("\n")
+    if first not in known:
+        if len(first) > 1 and first[0] == "v" and first[1:].isdigit():
+            raise Invalid(
+                f"{about} has log format {first}, and only {', '.join(known)} are known here.",
+                code="workdir.log-format",
+                about=about,
+                unchanged="the workdir and the store",
+                next_step="use a release of Holdfast that knows this release of Spark",
+            )
+        raise _torn(about, "it does not begin with a version")
+    return known[first], [line for line in lines if line]
+
+
+def _object(line: str, about: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise _torn(about, str(error)) from None
+
+
+def _whole_number(head: dict[str, Any], key: str, about: str) -> int:
+    value = head.get(key, 0)
+    if type(value) is not int:
+        raise _torn(about, f"{key} is {value!r}")
+    return value
+
+
+def _torn(about: str, why: str) -> Corrupt:
+    return Corrupt(f"{about} is not a log file that Spark could go on from: {why}.", code="workdir.log", about=about)

@@ -1,0 +1,215 @@
+"""A pipeline: ordinary PySpark between named sources and named sinks, every epoch delivered exactly once.
+
+pipeline = Pipeline("orders", checkpoints="file:///data/orders")
+orders = pipeline.source("orders", spark.readStream.format("kafka")...load())
+pipeline.sink("lake", DeltaSink("/lake/revenue"))
+pipeline.run(revenue, output_mode="update", trigger={"processingTime": "5 seconds"})
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints import CheckpointStore, open_store
+from holdfast.epochs.epoch import NamedSink, Operator
+from holdfast.epochs.recovery import OnChange
+from holdfast.errors import Invalid
+from holdfast.sinks import Sink
+from holdfast.spark.query import check_frame
+from holdfast.spark.running import Run, Supervision
+from holdfast.spark.start import Definition
+from holdfast.spark.tables import ReferenceTable, pin_table
+from holdfast.spark.workdir import Workdir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TRIGGERS = {"processingTime", "once", "availableNow"}
+_NAME = re.compile(r"[^\x00-\x1f/\\]{1,200}")
+
+
+class Pipeline:
+    """One streaming query with its sources, reference tables, operators and sinks.
+
+    `checkpoints` is a store's address or an opened store, which belongs to this pipeline alone. `workdir` is Spark's
+    own directory, expendable, on a disk that all executors see; by default it lies beside the checkpoints, or under the
+    user's state directory if they are on object storage. `on_change` says what to do when the query or the sinks are
+    not what the newest checkpoint knows: "fail", "accept" (go on from the same state) or "reset" (begin again under a
+    new lineage; the sinks keep what they have).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        checkpoints: str | os.PathLike[str] | CheckpointStore,
+        workdir: str | os.PathLike[str] | None = None,
+        on_change: OnChange = "fail",
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = _checked_name("pipeline", name)
+        if on_change not in ("fail", "accept", "reset"):
+            raise Invalid(f"on_change is 'fail', 'accept' or 'reset', not {on_change!r}.", code="pipeline.on-change")
+        self._on_change: OnChange = on_change
+        self._options = options
+        if isinstance(checkpoints, CheckpointStore):
+            self._store: CheckpointStore | None = checkpoints
+            self._address = checkpoints.objects.address
+        else:
+            self._store = None
+            self._address = os.fspath(checkpoints)
+            open_store(self._address, options=options)  # refuses an address that means nothing, and touches nothing
+        self.workdir = Workdir(workdir if workdir is not None else _default_workdir(self._address, name))
+        self._sources: dict[str, DataFrame] = {}
+        self._tables: dict[str, ReferenceTable] = {}
+        self._operators: dict[str, Operator] = {}
+        self._sinks: dict[str, NamedSink] = {}
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {len(self._sources)} sources, {len(self._sinks)} sinks)"
+
+    def source(self, name: str, frame: DataFrame) -> DataFrame:
+        """Name a stream; returns it unchanged. Offsets are recorded under this name."""
+        self._new(name, "source", self._sources)
+        check_frame(frame)
+        self._sources[name] = frame
+        return frame
+
+    def table(
+        self, name: str, reader: Callable[[str], DataFrame], *, version: str | int | Callable[[], str | int]
+    ) -> DataFrame:
+        """A reference table, read by `reader(version)` at one version for the whole run.
+
+        `version` is the version to read, or a function that finds out the newest. It is recorded with every epoch. A
+        start that has to run an epoch again reads the version that this epoch was run with, and the newest one at the
+        start after that.
+        """
+        self._new(name, "table", self._tables)
+        pinned = pin_table(name, version, self._opened(), self.workdir)
+        self._tables[name] = pinned
+        return reader(pinned.version)
+
+    def operator(self, name: str, operator: Operator) -> Operator:
+        """Let an object on the driver take part in every checkpoint: `snapshot() -> bytes`, `restore(bytes)`.
+
+        Returns the object. Its state of an epoch is taken after the sinks' views have seen that epoch's frame, and is
+        put back at every start.
+        """
+        self._new(name, "operator", self._operators)
+        for method in ("snapshot", "restore"):
+            if not callable(getattr(operator, method, None)):
+                raise Invalid(
+                    f"Operator {name!r} has no method {method}.",
+                    code="pipeline.operator",
+                    next_step="give it snapshot() -> bytes and restore(state: bytes)",
+                )
+        self._operators[name] = operator
+        return operator
+
+    def sink(self, name: str, sink: Sink, *, view: Callable[[DataFrame], DataFrame] | None = None) -> None:
+        """Add a sink. `view` makes this sink's own rows of the epoch's frame; without it, it gets them as they are."""
+        self._new(name, "sink", self._sinks)
+        if isinstance(sink, type) or not isinstance(sink, Sink):
+            raise Invalid(
+                f"Sink {name!r} is a {getattr(sink, '__name__', type(sink).__name__)}, which cannot stage and commit.",
+                code="pipeline.sink",
+                next_step="use one from holdfast.sinks; FunctionSink(function) takes any function of a DataFrame",
+            )
+        self._sinks[name] = NamedSink(name, sink, view)
+
+    def run(
+        self,
+        frame: DataFrame,
+        *,
+        output_mode: str = "append",
+        trigger: Mapping[str, Any] | None = None,
+        restarts: int = 3,
+    ) -> None:
+        """Run until the query ends by itself or is asked to stop; Ctrl-C and SIGTERM finish the epoch and return.
+
+        What may pass by itself (a store or a sink that cannot be reached, a workdir that turned out damaged) is tried
+        again, at most `restarts` times without an epoch in between. Everything else raises.
+        """
+        Supervision(self._definition(frame, output_mode, trigger), restarts=restarts).run()
+
+    def start(self, frame: DataFrame, *, output_mode: str = "append", trigger: Mapping[str, Any] | None = None) -> Run:
+        """Recover, start the query and return a handle with `stop()` and `await_termination()`."""
+        run = Run(self._definition(frame, output_mode, trigger))
+        run.begin()
+        return run
+
+    def _definition(self, frame: DataFrame, output_mode: str, trigger: Mapping[str, Any] | None) -> Definition:
+        check_frame(frame)
+        if not self._sinks:
+            raise Invalid(
+                f"Pipeline {self.name!r} has no sink.",
+                code="pipeline.no-sinks",
+                about=f"pipeline {self.name!r}",
+                next_step="add one with pipeline.sink(name, ...)",
+            )
+        if output_mode not in ("append", "update", "complete"):
+            raise Invalid(
+                f"output_mode is 'append', 'update' or 'complete', not {output_mode!r}.", code="pipeline.output-mode"
+            )
+        return Definition(
+            name=self.name,
+            frame=frame,
+            output_mode=output_mode,
+            trigger=_checked_trigger(trigger),
+            store=self._opened(),
+            address=self._address,
+            options=self._options,
+            workdir=self.workdir,
+            sources=dict(self._sources),
+            tables=dict(self._tables),
+            operators=dict(self._operators),
+            sinks=dict(self._sinks),
+            on_change=self._on_change,
+        )
+
+    def _opened(self) -> CheckpointStore:
+        if self._store is None:
+            self._store = open_store(self._address, options=self._options)
+        return self._store
+
+    def _new(self, name: str, kind: str, there: Mapping[str, object]) -> None:
+        _checked_name(kind, name)
+        if name in there:
+            raise Invalid(
+                f"Pipeline {self.name!r} has a {kind} called {name!r} already.",
+                code=f"pipeline.{kind}-twice",
+                about=f"{kind} {name!r}",
+                next_step="give each its own name",
+            )
+
+
+def _checked_name(kind: str, name: Any) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Invalid(
+            f"{name!r} cannot name a {kind}: up to 200 characters without slashes and control characters.",
+            code="pipeline.name",
+        )
+    return name
+
+
+def _checked_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
+    chosen = dict(trigger or {})
+    if len(chosen) > 1 or not chosen.keys() <= TRIGGERS:
+        raise Invalid(
+            f"{chosen!r} is not a trigger that a pipeline can have.",
+            code="pipeline.trigger",
+            next_step="use one of " + ", ".join(f"{{{name!r}: ...}}" for name in sorted(TRIGGERS)),
+        )
+    return chosen
+
+
+def _default_workdir(address: str, name: str) -> Path:
+    if "://" not in address or address.startswith("file://"):
+        return Path(address.removeprefix("file://")) / "workdir"
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    place = re.sub(r"[^A-Za-z0-9._-]+", "-", address.split("://", 1)[1]).strip("-")
+    return Path(base) / "holdfast" / "workdirs" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{place}"[:200]

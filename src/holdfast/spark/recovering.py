@@ -1,0 +1,148 @@
+"""Coming back, the effects: look at everything, and carry out the plan that `epochs.recovery` makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.checkpoints import CheckpointStore
+from holdfast.epochs.epoch import NamedSink
+from holdfast.epochs.recovery import Observed, Plan, SeenWorkdir
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
+from holdfast.sinks import Delivery, StagedOutputGone, Standing
+from holdfast.spark.capture import Capture
+from holdfast.spark.rebuild import Comparison, compare, rebuild
+from holdfast.spark.workdir import MARKER, Belonging, Workdir
+from holdfast.steps import step
+
+_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", MARKER, ".metadata.crc"}
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What was observed, and what a comparison of the workdir with the newest checkpoint gave."""
+
+    observed: Observed
+    comparison: Comparison | None
+
+
+def newest_checkpoint(store: CheckpointStore) -> tuple[CheckpointManifest | None, list[tuple[int, str]]]:
+    """The newest checkpoint that can be trusted, every byte read, and the newer ones that cannot.
+
+    None only if the store is empty. `Invalid` if a newer release of Holdfast wrote a newer one: passing that over would
+    repeat what it stands for.
+    """
+    report = store.recover_latest_validated()
+    for number, _ in report.skipped:
+        _refuse_newer_format(store, number)
+    chosen = report.require()
+    return (store.load_by_id(chosen) if chosen is not None else None), report.skipped
+
+
+def _refuse_newer_format(store: CheckpointStore, number: int) -> None:
+    try:
+        manifest = store.load_by_id(number)
+    except HoldfastError:
+        return
+    if manifest is not None and manifest.version > FORMAT_VERSION:
+        raise Invalid(
+            f"Checkpoint {number} has format version {manifest.version}; this release knows up to {FORMAT_VERSION}.",
+            code="checkpoint.newer-format",
+            about=f"checkpoint {number}",
+            unchanged="the store, the workdir and every sink",
+            next_step="run the pipeline with the release of Holdfast that wrote it, or a newer one",
+        )
+
+
+def look(store: CheckpointStore, workdir: Workdir, *, is_suspect: bool = False) -> Looked:
+    """Observe store and workdir; the sinks are asked once the pipeline is ours.
+
+    `is_suspect`: Spark has stumbled over this workdir, so it counts as damaged whatever it looks like.
+    """
+    newest, skipped = newest_checkpoint(store)
+    seen, comparison = look_at_workdir(workdir, store, newest, is_suspect=is_suspect)
+    return Looked(Observed(store.objects.address, newest, seen, skipped), comparison)
+
+
+def look_at_workdir(
+    workdir: Workdir, store: CheckpointStore, newest: CheckpointManifest | None, *, is_suspect: bool = False
+) -> tuple[SeenWorkdir, Comparison | None]:
+    """Where the workdir stands, and whether everything the newest checkpoint holds is there as it was captured."""
+    if workdir.is_empty():
+        return SeenWorkdir(str(workdir.path)), None
+    logs = workdir.logs()
+    comparison = compare(workdir, store.objects, newest) if newest else None
+    problem = logs.problem or (comparison.difference if comparison else None)
+    if is_suspect:
+        problem = problem or "Spark could not go on from it"
+    belonging = workdir.belonging()
+    seen = SeenWorkdir(
+        str(workdir.path),
+        is_empty=False,
+        pipeline=belonging.pipeline if belonging else None,
+        query_id=logs.query_id,
+        looks_like_spark=set(os.listdir(workdir.path)) <= _SPARK_NAMES,
+        planned=logs.planned,
+        committed=logs.committed,
+        problem=problem,
+    )
+    return seen, comparison
+
+
+def ask_sinks(
+    sinks: Mapping[str, NamedSink], newest: CheckpointManifest | None, pipeline: str, generation: int
+) -> dict[str, Standing]:
+    """What the sinks know; what earlier drivers staged and nobody will commit is removed on the way."""
+    lineage = newest.own.lineage if newest else 0
+    epoch = newest.epoch if newest else 0
+    standings = {}
+    for name, named in sinks.items():
+        is_owed = newest is not None and newest.sink_commit_statuses.get(name, "Committed") != "Committed"
+        keep = newest.own.sinks.get(name) if newest and is_owed else None
+        with step("sink.recover", sink=name):
+            standings[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
+    return standings
+
+
+def finish_sinks(
+    plan: Plan, newest: CheckpointManifest, sinks: Mapping[str, NamedSink], pipeline: str, generation: int
+) -> list[str]:
+    """Commit what was decided and never finished, from what was staged; the sinks that have it now.
+
+    One whose staged output is gone is left to the replay of its epoch.
+    """
+    finished = []
+    for name in plan.unfinished:
+        if name not in sinks or name not in newest.own.sinks:
+            continue
+        delivery = Delivery(pipeline, name, newest.own.lineage, newest.epoch, generation)
+        try:
+            with step("sink.commit", sink=name, epoch=newest.epoch):
+                sinks[name].sink.commit(newest.own.sinks[name], delivery)
+            finished.append(name)
+        except StagedOutputGone:
+            continue
+    return finished
+
+
+def ready_workdir(
+    plan: Plan, looked: Looked, workdir: Workdir, capture: Capture, store: CheckpointStore, owner: Belonging
+) -> None:
+    """Make the workdir what the plan says, and tell the capture what of it the store has."""
+    workdir.sweep()
+    newest = looked.observed.newest
+    if plan.workdir == "begin":
+        workdir.discard()
+        workdir.make(owner)
+        capture.begin({}, [])
+    elif plan.workdir == "rebuild":
+        assert newest is not None
+        contents = rebuild(workdir, store.objects, newest, owner)
+        capture.begin(contents.holders, contents.order)
+    else:
+        assert looked.comparison is not None
+        workdir.make(owner)
+        same: dict[str, BatchObject] = looked.comparison.same
+        capture.begin(same, looked.comparison.contents.order)

@@ -1,0 +1,159 @@
+"""Running a pipeline to its end: the handle of a run, and the supervision that starts it again where that helps."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from holdfast.errors import Conflict, Fenced, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.spark.attempt import Attempt
+from holdfast.spark.reports import Notice, tell
+from holdfast.spark.start import Checked, Definition, check, recover_and_start
+
+log = logging.getLogger("holdfast.spark")
+PAUSES = (0.5, 2.0, 8.0, 30.0)
+
+_WORKDIR_TROUBLE = re.compile(
+    r"CANNOT_LOAD_STATE_STORE|CANNOT_READ_[A-Z_]*|STATE_STORE_[A-Z_]*NOT_(?:FOUND|EXIST)|Incomplete log file"
+    r"|ChecksumException|[Bb]atch \d+ (?:doesn't|does not) exist|Stream is corrupted|CONCURRENT_STREAM_LOG_UPDATE"
+    r"|StreamingQueryCheckpointMetadata|MISSING_METADATA|Error reading (?:delta|snapshot) file"
+)
+"""How Spark says that its own directory let it down."""
+
+_PASSING = re.compile(r"ExecutorLostFailure|Lost executor|FetchFailed|SparkContext was shut down .* executor")
+
+
+class Run:
+    """A pipeline that has been started. `stop()` finishes the epoch; `await_termination()` waits and raises."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        self._checked: Checked | None = None
+        self._attempt: Attempt | None = None
+        self._stop = threading.Event()
+
+    def begin(self, *, is_suspect: bool = False) -> None:
+        """Check, recover and start the query. Each call is an attempt of its own."""
+        if self._checked is None:
+            self._checked = check(self._definition)
+        self._attempt = recover_and_start(self._checked, is_suspect=is_suspect)
+        if self._stop.is_set():
+            self._attempt.ask_to_stop()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query is running."""
+        query = self._attempt.query if self._attempt else None
+        return bool(query and query.isActive)
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs were finished since the last start."""
+        return self._attempt.epochs if self._attempt else 0
+
+    def ask_to_stop(self) -> None:
+        """Finish the epoch that is under way, then end. Returns at once; safe in a signal handler."""
+        self._stop.set()
+        if self._attempt:
+            self._attempt.ask_to_stop()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Finish the epoch that is under way and end; True once it has. Raises what ended the query otherwise."""
+        self.ask_to_stop()
+        return self.await_termination(timeout)
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the query; False if `timeout` seconds pass first. Raises what ended it, if not a stop."""
+        if self._attempt is None:
+            return True
+        if not self._attempt.await_end(timeout):
+            return False
+        self._attempt.raise_failure()
+        return True
+
+
+class Supervision:
+    """Runs a pipeline, and again where a failure may pass by itself, a bounded number of times."""
+
+    def __init__(self, definition: Definition, *, restarts: int) -> None:
+        self._definition = definition
+        self._restarts = restarts
+        self._run = Run(definition)
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Until the query ends or is asked to stop. Raises what could not be helped by starting again."""
+        failures = 0
+        is_suspect = False
+        with self._stopping_on_signals():
+            while True:
+                try:
+                    self._run.begin(is_suspect=is_suspect)
+                    self._run.await_termination()
+                    return
+                except Exception as error:
+                    failures = failures + 1 if self._run.epochs == 0 else 1
+                    is_suspect = is_workdir_trouble(error)
+                    if self._stopped.is_set() or failures > self._restarts or not (is_suspect or is_passing(error)):
+                        raise
+                    self._pause(failures, error)
+
+    def _pause(self, failures: int, error: Exception) -> None:
+        seconds = PAUSES[min(failures, len(PAUSES)) - 1]
+        reason = error.message if isinstance(error, HoldfastError) else str(error).strip().splitlines()[0]
+        text = f"starting again in {seconds:g} s ({failures} of {self._restarts}): {reason}"
+        log.warning("%s: %s", self._definition.name, text)
+        tell(Notice(self._definition.name, text, "warning"))
+        self._stopped.wait(seconds)
+
+    @contextlib.contextmanager
+    def _stopping_on_signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM ask the run to stop. Only the main thread of a program gets signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, _: FrameType | None) -> None:
+            if self._stopped.is_set() and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._stopped.set()
+            self._run.ask_to_stop()
+            name = signal.Signals(number).name
+            tell(Notice(self._definition.name, f"{name}: finishing the epoch; Ctrl-C again ends at once"))
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether starting again may help by itself."""
+    if isinstance(error, Fenced):
+        return False
+    return isinstance(error, Unavailable | Conflict | OutcomeUnknown) or bool(_PASSING.search(_texts(error)))
+
+
+def is_workdir_trouble(error: BaseException) -> bool:
+    """Whether Spark stumbled over its own directory, so that a rebuilt one may help."""
+    if isinstance(error, Fenced):
+        return False
+    code = getattr(error, "code", "")
+    return code in ("workdir.incomplete", "workdir.log") or bool(_WORKDIR_TROUBLE.search(_texts(error)))
+
+
+def _texts(error: BaseException) -> str:
+    """Everything that a chain of causes says."""
+    texts: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None and len(texts) < 20:
+        texts.append(str(seen))
+        seen = seen.__cause__ or seen.__context__
+    return "\n".join(texts)

@@ -1,0 +1,304 @@
+"""From a definition to a running query: check everything, take the pipeline over, recover, start."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.checkpoints import CheckpointStore
+from holdfast.epochs.epoch import EpochRunner, NamedSink, Operator
+from holdfast.epochs.manifests import EpochFacts, with_statuses
+from holdfast.epochs.recovery import Observed, OnChange, Plan, Wanted, plan_recovery
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
+from holdfast.manifest import CheckpointManifest, InFlightRecord, SinkCommitStatus
+from holdfast.sinks import Delivery
+from holdfast.spark.attempt import Attempt, WorkdirCapturing
+from holdfast.spark.capture import Capture
+from holdfast.spark.frames import SparkFrames
+from holdfast.spark.logs import connector_checkpoint
+from holdfast.spark.packing import is_one_process, packing_for
+from holdfast.spark.query import Query, describe_query, stable_hash
+from holdfast.spark.recovering import ask_sinks, finish_sinks, look, look_at_workdir, ready_workdir
+from holdfast.spark.reports import Notice, tell
+from holdfast.spark.tables import ReferenceTable
+from holdfast.spark.workdir import Belonging, Workdir
+from holdfast.steps import step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("holdfast.spark")
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """Everything a pipeline is made of."""
+
+    name: str
+    frame: Any
+    output_mode: str
+    trigger: dict[str, Any]
+    store: CheckpointStore
+    address: str
+    options: Mapping[str, str] | None
+    workdir: Workdir
+    sources: dict[str, Any]
+    tables: dict[str, ReferenceTable]
+    operators: dict[str, Operator]
+    sinks: dict[str, NamedSink]
+    on_change: OnChange
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A definition that Spark and the sinks have nothing against."""
+
+    definition: Definition
+    query: Query
+    pipeline_hash: int
+    initial: dict[str, bytes]
+    """What the operators held before the pipeline touched them."""
+
+    @property
+    def wanted(self) -> Wanted:
+        definition = self.definition
+        return Wanted(
+            definition.name,
+            self.pipeline_hash,
+            frozenset(source.name for source in self.query.sources),
+            frozenset(definition.sinks),
+            frozenset(definition.operators),
+            definition.on_change,
+        )
+
+
+def check(definition: Definition) -> Checked:
+    """Refuse whatever can be refused before any data moves, and before a driver that is at work is fenced."""
+    query = describe_query(definition.frame, definition.sources)
+    pipeline_hash = stable_hash(
+        {
+            "plan": query.plan,
+            "schema": definition.frame.schema.jsonValue(),
+            "output_mode": definition.output_mode,
+            "sources": [[source.name, source.connector] for source in query.sources],
+            "tables": sorted(definition.tables),
+            "operators": sorted(definition.operators),
+            "sinks": {name: named.sink.describe() for name, named in definition.sinks.items()},
+        }
+    )
+    initial = {name: operator.snapshot() for name, operator in definition.operators.items()}
+    checked = Checked(definition, query, pipeline_hash, initial)
+    newest = _newest_readable(definition.store)
+    if newest is not None:
+        seen, _ = look_at_workdir(definition.workdir, definition.store, None)
+        plan_recovery(Observed(definition.address, newest, seen), checked.wanted)
+    _prepare_sinks(checked)
+    return checked
+
+
+def _newest_readable(store: CheckpointStore) -> CheckpointManifest | None:
+    """A first look at the newest manifest; whether it can be trusted is found out once the pipeline is ours."""
+    try:
+        return store.load_latest()
+    except Corrupt:
+        return None
+
+
+def _prepare_sinks(checked: Checked) -> None:
+    definition = checked.definition
+    empty = None
+    for name, named in definition.sinks.items():
+        schema = definition.frame.schema
+        if named.view:
+            if empty is None:
+                empty = definition.frame.sparkSession.createDataFrame([], schema)
+            schema = named.view(empty).schema
+        try:
+            with step("sink.prepare", sink=name):
+                named.sink.prepare(schema, Delivery(definition.name, name, 0, 0))
+        except HoldfastError as error:
+            raise type(error)(
+                f"Sink {name!r}: {error.message}",
+                code=error.code,
+                about=error.about,
+                unchanged=error.unchanged or "the store and every sink",
+                next_step=error.next_step,
+            ) from error
+    if empty is not None:  # views may have fed the operators with the empty frame
+        for name, operator in definition.operators.items():
+            operator.restore(checked.initial[name])
+
+
+def recover_and_start(checked: Checked, *, is_suspect: bool = False) -> Attempt:
+    """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there."""
+    definition = checked.definition
+    store, workdir, name = definition.store, definition.workdir, definition.name
+    generation = store.claim().generation
+    looked = look(store, workdir, is_suspect=is_suspect)
+    newest = looked.observed.newest
+    _check_tables(definition, newest)
+    standings = ask_sinks(definition.sinks, newest, name, generation)
+    observed = msgspec.structs.replace(looked.observed, sinks=standings)
+    plan = plan_recovery(observed, checked.wanted)
+    for sentence in plan.words():
+        log.info("%s: %s", name, sentence)
+        tell(Notice(name, sentence))
+    if newest is not None and plan.unfinished:
+        newest = _finish(plan, newest, checked, generation)
+    packing = packing_for(definition.frame.sparkSession, definition.address, definition.options)
+    capture = Capture(workdir, store, packing)
+    ready_workdir(plan, looked, workdir, capture, store, Belonging(name, definition.address))
+    resumed = newest if plan.checkpoint_id is not None else None
+    runner = _runner(checked, plan, resumed, generation, capture)
+    _restore_operators(checked, runner, resumed)
+    return _start(checked, plan, runner)
+
+
+def _check_tables(definition: Definition, newest: CheckpointManifest | None) -> None:
+    """The versions were chosen before the pipeline was taken over: another driver may have gone on since."""
+    newest_id = newest.checkpoint_id if newest else None
+    for table in definition.tables.values():
+        pinned = newest.table_offsets.get(table.name) if newest else None
+        has_moved = table.seen_checkpoint != newest_id
+        if has_moved and pinned is not None and pinned.offsets.get("version") != table.version:
+            raise Conflict(
+                f"Another driver has gone on to checkpoint {newest_id} since table {table.name!r} was read.",
+                code="table.moved",
+                about=f"table {table.name!r}",
+                unchanged="the store and every sink",
+                next_step="start the pipeline again",
+            )
+
+
+def _finish(plan: Plan, newest: CheckpointManifest, checked: Checked, generation: int) -> CheckpointManifest:
+    definition = checked.definition
+    finished = finish_sinks(plan, newest, definition.sinks, definition.name, generation)
+    if not finished:
+        return newest
+    settled = with_statuses(newest, dict.fromkeys(finished, SinkCommitStatus.committed()))
+    with step("epoch.settle", epoch=newest.epoch):
+        definition.store.update_manifest(settled)
+    return settled
+
+
+def _runner(
+    checked: Checked, plan: Plan, newest: CheckpointManifest | None, generation: int, capture: Capture
+) -> EpochRunner:
+    definition = checked.definition
+    views = [named.view for named in definition.sinks.values()]
+    return EpochRunner(
+        pipeline=definition.name,
+        lineage=plan.lineage,
+        generation=generation,
+        store=definition.store,
+        sinks=definition.sinks,
+        operators=definition.operators,
+        capturing=WorkdirCapturing(capture),
+        frames=SparkFrames(
+            is_read_once=len(views) == 1 and views[0] is None,
+            may_differ=not checked.query.is_deterministic and not is_one_process(definition.frame.sparkSession),
+            spool=definition.workdir.path / ".spool",
+        ),
+        newest=newest,
+        delivered=plan.delivered,
+    )
+
+
+def _restore_operators(checked: Checked, runner: EpochRunner, newest: CheckpointManifest | None) -> None:
+    for name, operator in checked.definition.operators.items():
+        operator.restore(checked.initial[name])
+    if newest is not None:
+        runner.restore_operators(newest)
+
+
+def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
+    definition = checked.definition
+    frame: DataFrame = definition.frame
+    attempt = Attempt(
+        pipeline=definition.name,
+        workdir=definition.workdir,
+        runner=runner,
+        facts_of=lambda batch_id, summary: facts_of(checked, plan.lineage, batch_id, summary),
+        lineage=plan.lineage,
+    )
+    writer = (
+        frame.writeStream.foreachBatch(attempt.run_batch)
+        .outputMode(definition.output_mode)
+        .option("checkpointLocation", str(definition.workdir.path))
+        .queryName(definition.name)
+    )
+    if definition.trigger:
+        writer = writer.trigger(**definition.trigger)
+    try:
+        attempt.query = writer.start()
+    except Exception as error:
+        raise _refused_by_spark(definition, error) from error
+    return attempt
+
+
+def _refused_by_spark(definition: Definition, error: Exception) -> HoldfastError:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return Invalid(
+        f"Spark does not run this query: {first}",
+        code="pipeline.refused-by-spark",
+        about=f"pipeline {definition.name!r}",
+        unchanged="every checkpoint and every sink",
+        next_step="change the query, its output mode or its trigger",
+    )
+
+
+def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str, Any]) -> EpochFacts:
+    """What Spark's logs say of a batch that it has planned."""
+    definition, workdir = checked.definition, checked.definition.workdir
+    planned = workdir.planned(batch_id)
+    before = workdir.planned(batch_id - 1) if batch_id > 0 else None
+    sources = checked.query.sources
+    if len(planned.ends) != len(sources):
+        raise Invalid(
+            f"Spark's log names {len(planned.ends)} sources, the query has {len(sources)}.",
+            code="workdir.sources",
+            about=f"offsets/{batch_id}",
+            unchanged="every checkpoint and every sink",
+            next_step="report the query: its sources could not be told apart",
+        )
+    epoch = batch_id + 1
+    starts = before.ends if before else (None,) * len(sources)
+    partitions = int(planned.settings.get("spark.sql.shuffle.partitions", 0))
+    has_state = (workdir.path / "state").is_dir()
+    spark = definition.frame.sparkSession
+    return EpochFacts(
+        epoch=epoch,
+        batch_id=batch_id,
+        lineage=lineage,
+        sources={
+            source.name: connector_checkpoint(end, connector=source.connector, epoch=epoch)
+            for source, end in zip(sources, planned.ends, strict=True)
+        },
+        tables={name: table.checkpoint(epoch) for name, table in definition.tables.items()},
+        ranges={
+            source.name: [_range(batch_id, start, end)]
+            for source, start, end in zip(sources, starts, planned.ends, strict=True)
+            if end is not None
+        },
+        watermark=planned.watermark_ms or None,
+        pipeline_hash=checked.pipeline_hash,
+        workdir=str(workdir.path),
+        state_partitions=partitions if has_state else 0,
+        vnode_count=min(max(partitions, 1), 0xFFFF),
+        runtime={
+            "pipeline": definition.name,
+            "spark": spark.version,
+            "query_id": workdir.logs().query_id,
+            "offset_log": planned.version,
+            "output_mode": definition.output_mode,
+            "guarantees": {name: named.sink.guarantee for name, named in definition.sinks.items()},
+            "last_epoch": dict(summary),
+        },
+    )
+
+
+def _range(batch_id: int, start: str | None, end: str) -> InFlightRecord:
+    text = msgspec.json.encode({"start": start, "end": end})
+    return InFlightRecord(batch_id, base64.b64encode(text).decode())

@@ -1,0 +1,49 @@
+"""Reference tables: the static side of a join, read at a version that is on record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.checkpoints import CheckpointStore
+from holdfast.manifest import ConnectorCheckpoint
+from holdfast.spark.workdir import Workdir
+
+log = logging.getLogger("holdfast.spark")
+KEY = "version"
+
+
+class ReferenceTable(msgspec.Struct, frozen=True):
+    """A table at the version it is read at in this run."""
+
+    name: str
+    version: str
+    seen_checkpoint: int | None
+    """The newest checkpoint when the version was chosen."""
+
+    def checkpoint(self, epoch: int) -> ConnectorCheckpoint:
+        return ConnectorCheckpoint({KEY: self.version}, epoch, {"connector": "table"})
+
+
+def pin_table(
+    name: str, version: str | int | Callable[[], str | int], store: CheckpointStore, workdir: Workdir
+) -> ReferenceTable:
+    """Choose the version of a run: the recorded one if the last epoch has to be run again, else the newest."""
+    newest_id = store.recover_latest_validated().chosen_id
+    newest = store.load_by_id(newest_id) if newest_id is not None else None
+    recorded = newest.table_offsets.get(name) if newest else None
+    wanted = str(version() if callable(version) else version)
+    if newest is None or recorded is None or workdir.has_committed(newest.wal_position):
+        return ReferenceTable(name, wanted, newest_id)
+    pinned = recorded.offsets[KEY]
+    if pinned != wanted:
+        log.warning(
+            "table %r stays at version %s for this run, because epoch %d is run again; the next start reads %s",
+            name,
+            pinned,
+            newest.epoch,
+            wanted,
+        )
+    return ReferenceTable(name, pinned, newest_id)

@@ -1,0 +1,209 @@
+"""Spark's own checkpoint directory, as a directory of files: whose it is, where its logs stand, what lies in it.
+
+A workdir is expendable: whatever happens to it, it is built again from the newest checkpoint. It lies on a disk that
+the driver and the executors see under one path.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.spark.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
+from holdfast.steps import step
+
+MARKER = ".holdfast.json"
+"""Hidden, so that Spark, which wants an empty directory to begin with, does not see it."""
+
+ROOT_MARK = b"holdfast-workdir:"
+"""Stands for the workdir's own address in captured files, because some name each other by absolute addresses."""
+
+
+class Belonging(msgspec.Struct, frozen=True):
+    """Whose workdir it is."""
+
+    pipeline: str
+    store: str
+
+
+class Logs(msgspec.Struct, frozen=True):
+    """Where Spark's logs stand. One that cannot be read is a `problem`, not an error: the directory can be rebuilt."""
+
+    query_id: str | None = None
+    offsets: tuple[int, ...] = ()
+    commits: tuple[int, ...] = ()
+    problem: str | None = None
+
+    @property
+    def planned(self) -> int:
+        """The newest batch that was planned, -1 if none was."""
+        return self.offsets[-1] if self.offsets else -1
+
+    @property
+    def committed(self) -> int:
+        """The newest batch that Spark itself counts as done, -1 if none."""
+        return self.commits[-1] if self.commits else -1
+
+
+class Workdir:
+    """One workdir. Nothing is made or changed until a method says so."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        text = os.fspath(path)
+        if "://" in text and not text.startswith("file://"):
+            raise Invalid(
+                f"A workdir is a path on a disk that the driver and all executors see, not {text}.",
+                code="workdir.address",
+                about=text,
+                next_step="pass a local or mounted path; the checkpoints themselves may be on object storage",
+            )
+        self.path = Path(text.removeprefix("file://")).absolute()
+
+    def __repr__(self) -> str:
+        return f"Workdir({str(self.path)!r})"
+
+    # Whose it is
+
+    def belonging(self) -> Belonging | None:
+        """Who marked it; None if nobody did or the mark cannot be read."""
+        try:
+            return msgspec.json.decode((self.path / MARKER).read_bytes(), type=Belonging)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing of Spark's in it."""
+        try:
+            return not any(name != MARKER for name in os.listdir(self.path))
+        except FileNotFoundError:
+            return True
+
+    def make(self, owner: Belonging) -> None:
+        """Make it, marked as belonging to `owner`. Fine if it is there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / MARKER).write_bytes(msgspec.json.encode(owner))
+
+    def discard(self) -> None:
+        """Remove it, out of sight first: a crash half-way leaves no half of a workdir under its name."""
+        with step("workdir.discard"):
+            aside = self._sibling("discarded")
+            try:
+                os.rename(self.path, aside)
+            except FileNotFoundError:
+                return
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what an interrupted rebuild or removal left beside it."""
+        for kind in ("discarded", "rebuild"):
+            for left in self.path.parent.glob(f".{self.path.name}.{kind}-*"):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def new_sibling(self) -> Path:
+        """A fresh directory beside it to build a replacement in."""
+        fresh = self._sibling("rebuild")
+        fresh.mkdir(parents=True)
+        return fresh
+
+    def _sibling(self, kind: str) -> Path:
+        return self.path.parent / f".{self.path.name}.{kind}-{uuid.uuid4().hex[:12]}"
+
+    # What lies in it
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Every file that is not hidden: path relative to the workdir, with slashes, and what the disk says of it."""
+        yield from _walk(str(self.path), "")
+
+    def read(self, path: str) -> bytes:
+        """One file as it is captured: the workdir's own address in it replaced by a mark."""
+        return to_captured(path, (self.path / path).read_bytes(), self.address)
+
+    @property
+    def address(self) -> str:
+        """The workdir as Spark writes it into files."""
+        return self.path.as_uri().replace("file:///", "file:/", 1)
+
+    # Where its logs stand
+
+    def logs(self) -> Logs:
+        """Look at both logs as a restart of Spark would. `Invalid` only for log formats that are not known here."""
+        offsets, commits = self._numbers("offsets"), self._numbers("commits")
+        if not offsets and not commits and not (self.path / "metadata").exists():
+            return Logs()
+        query_id = None
+        problem = None
+        try:
+            query_id = parse_query_id(self._text("metadata"), "metadata")
+            if offsets:
+                self.planned(offsets[-1])
+            if commits:
+                self.committed(commits[-1])
+        except Invalid:
+            raise
+        except HoldfastError as error:
+            problem = error.message
+        return Logs(query_id, offsets, commits, problem)
+
+    def planned(self, batch_id: int) -> PlannedBatch:
+        """What Spark planned for one batch. `Corrupt` if its file is missing or torn."""
+        about = f"offsets/{batch_id}"
+        return parse_offsets(self._text(about), about)
+
+    def committed(self, batch_id: int) -> CommittedBatch:
+        """What Spark recorded when a batch was done. `Corrupt` if its file is missing or torn."""
+        about = f"commits/{batch_id}"
+        return parse_commit(self._text(about), about)
+
+    def has_committed(self, batch_id: int) -> bool:
+        """Whether Spark counts this batch as done."""
+        return (self.path / "commits" / str(batch_id)).exists()
+
+    def _text(self, path: str) -> str:
+        try:
+            return (self.path / path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Corrupt(f"{path} cannot be read: {error}.", code="workdir.log", about=path) from None
+
+    def _numbers(self, folder: str) -> tuple[int, ...]:
+        try:
+            return tuple(sorted(int(name) for name in os.listdir(self.path / folder) if name.isdigit()))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+
+def to_captured(path: str, data: bytes, address: str) -> bytes:
+    """What goes into a checkpoint for a file: its bytes, addresses of the workdir made independent of the place."""
+    return data.replace(address.encode(), ROOT_MARK) if _names_others(path) else data
+
+
+def from_captured(path: str, data: bytes, address: str) -> bytes:
+    """The bytes a file has in a workdir at this address."""
+    return data.replace(ROOT_MARK, address.encode()) if _names_others(path) else data
+
+
+def _names_others(path: str) -> bool:
+    return path.startswith("state/") and "/_metadata/" in path
+
+
+def _walk(root: str, below: str) -> Iterator[tuple[str, os.stat_result]]:
+    try:
+        entries = list(os.scandir(os.path.join(root, below)))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        path = f"{below}/{entry.name}" if below else entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(root, path)
+        else:
+            try:
+                yield path, entry.stat()
+            except FileNotFoundError:  # Spark cleans up while we look
+                continue
