@@ -233,7 +233,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
 
     @property
     def needed_batches(self) -> list[BatchObject]:
-        """Every batch object a restore reads, oldest first: what a later one holds replaces what an earlier one does."""
+        """Every batch object a restore reads, oldest first: what a later one holds replaces what an earlier one had."""
         return [*self.own.inherited, *self.own.batches]
 
     @property

@@ -75,7 +75,7 @@ class Cleaner:
         self._held: dict[int, Held] = {}
         self._durable: set[int] = set()
         self.newest_objects: frozenset[str] = frozenset()
-        """Batch objects that the checkpoint which this handle wrote last needs: nobody removes them while it is there."""
+        """Batch objects that the checkpoint which this handle wrote last needs: they stay as long as it does."""
 
     def remember(self, manifest: CheckpointManifest) -> None:
         """Note a checkpoint that this handle has just written."""
@@ -174,6 +174,7 @@ class Cleaner:
                     then=[key for removal in group for key in removal.objects],
                 )
             for removal in group:
+                self.newest_objects -= set(removal.objects)
                 (self._ids or set()).discard(removal.checkpoint_id)
                 self._held.pop(removal.checkpoint_id, None)
                 self._durable.discard(removal.checkpoint_id)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.checkpoints import CheckpointStore
 from holdfast.epochs.decisions import Fresh, Replay, what_to_do
 from holdfast.epochs.manifests import EpochFacts, Holding, epoch_manifest, with_statuses
-from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown
+from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid
 from holdfast.manifest import CheckpointManifest, SinkCommitStatus, SinkStatus
 from holdfast.sinks import Delivery, Descriptor, Sink, StagedOutputGone
 from holdfast.steps import step
@@ -104,7 +104,7 @@ class EpochRunner:
         self._store.check_lease()
         match what_to_do(self.newest, self.delivered, facts.epoch, frozenset(self._sinks)):
             case Replay() as replay:
-                self._replay(frame, replay)
+                self._replay(frame, replay, facts)
             case Fresh():
                 self._deliver(frame, facts)
 
@@ -117,27 +117,28 @@ class EpochRunner:
                     staged[named.name] = self._stage(named, held, facts)
                 self._evaluate_if_unsure(held)
                 manifest, chunks = self._prepare(facts, staged)
-                self._decide(manifest, chunks)
+            self._decide(manifest, chunks, staged)
             self._capturing.settle()
             self.newest, self.delivered = manifest, facts.epoch
             self._commit(manifest, tuple(self._sinks), facts)
 
     @contextlib.contextmanager
     def _staging(self, facts: EpochFacts) -> Iterator[dict[str, Descriptor]]:
-        """Whatever was staged when something fails here is rolled back, unless the decision may have been made."""
+        """Whatever was staged when something fails here is rolled back: nothing has been decided."""
         staged: dict[str, Descriptor] = {}
         try:
             yield staged
-        except OutcomeUnknown:
-            raise
         except Exception:
-            for name, descriptor in staged.items():
-                try:
-                    with step("sink.rollback", sink=name, epoch=facts.epoch):
-                        self._sinks[name].sink.rollback(descriptor, self.delivery(name, facts.epoch))
-                except Exception as error:
-                    log.warning("what sink %r staged is left for the next start to remove: %s", name, error)
+            self._roll_back(staged, facts.epoch)
             raise
+
+    def _roll_back(self, staged: Mapping[str, Descriptor], epoch: int) -> None:
+        for name, descriptor in staged.items():
+            try:
+                with step("sink.rollback", sink=name, epoch=epoch):
+                    self._sinks[name].sink.rollback(descriptor, self.delivery(name, epoch))
+            except Exception as error:
+                log.warning("what sink %r staged is left for the next start to remove: %s", name, error)
 
     def _stage(self, named: NamedSink, frame: DataFrame, facts: EpochFacts) -> Descriptor:
         try:
@@ -165,12 +166,17 @@ class EpochRunner:
             descriptors=staged,
         )
 
-    def _decide(self, manifest: CheckpointManifest, chunks: list[bytes]) -> None:
-        """The commit point. From here on the epoch is finished by this driver or by the next one."""
+    def _decide(self, manifest: CheckpointManifest, chunks: list[bytes], staged: Mapping[str, Descriptor]) -> None:
+        """The commit point. From here on the epoch is finished by this driver or by the next one.
+
+        Only a decision that somebody else has made takes back what was staged here. Any other failure may have come
+        after the manifest was there: the next start looks, and then finishes the epoch or removes what was staged.
+        """
         with step("epoch.decide", epoch=manifest.epoch, checkpoint_id=manifest.checkpoint_id):
             try:
                 self._store.save_with_state(manifest, chunks or None)
             except Fenced as fenced:
+                self._roll_back(staged, manifest.epoch)
                 self._store.check_lease()  # taken over: say so, and stop
                 raise Conflict(
                     f"A driver that has been taken over decided epoch {manifest.epoch} at the last moment.",
@@ -219,11 +225,14 @@ class EpochRunner:
 
     # An epoch once more
 
-    def _replay(self, frame: DataFrame, replay: Replay) -> None:
+    def _replay(self, frame: DataFrame, replay: Replay, facts: EpochFacts) -> None:
         manifest = replay.manifest
         with self._frames.held(frame) as held:
             for name in replay.unfinished:
-                self._finish(self._sinks[name], held, manifest)
+                try:
+                    self._finish(self._sinks[name], held, manifest)
+                except HoldfastError as error:
+                    raise _about_sink(error, name, facts, f"epoch {facts.epoch} is decided and still owed") from error
             self._frames.evaluate(held)
         if replay.unfinished:
             self.record(manifest, dict.fromkeys(replay.unfinished, SinkCommitStatus.committed()))

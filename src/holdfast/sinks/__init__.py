@@ -1,5 +1,20 @@
 """Where an epoch's rows go: stage, then commit. One file per sink."""
 
+from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.files import FileSink
+from holdfast.sinks.function import FunctionSink
+from holdfast.sinks.postgres import PostgresSink
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, Sink, StagedOutputGone, Standing
 
-__all__ = ["Delivery", "Descriptor", "RowsRefused", "Sink", "StagedOutputGone", "Standing"]
+__all__ = [
+    "Delivery",
+    "DeltaSink",
+    "Descriptor",
+    "FileSink",
+    "FunctionSink",
+    "PostgresSink",
+    "RowsRefused",
+    "Sink",
+    "StagedOutputGone",
+    "Standing",
+]

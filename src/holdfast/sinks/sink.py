@@ -69,7 +69,7 @@ class Sink(Protocol):
     """"exactly-once" or "at-least-once": shown to people, never assumed."""
 
     def describe(self) -> dict[str, Any]:
-        """What and where it is: plain JSON values without secrets. Part of the pipeline's hash, so it must be stable."""
+        """What and where it is: plain JSON values without secrets, and stable: the pipeline's hash has it."""
         ...
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:

@@ -51,7 +51,7 @@ def parse_offsets(text: str, about: str) -> PlannedBatch:
         version,
         _whole_number(head, "batchWatermarkMs", about),
         _whole_number(head, "batchTimestampMs", about),
-        {str(key): str(value) for key, value in dict(head.get("conf") or {}).items()},
+        _settings(head, about),
         tuple(None if line == NO_OFFSET else line for line in offsets),
     )
 
@@ -81,7 +81,7 @@ def connector_checkpoint(end: str | None, *, connector: str, epoch: int) -> Conn
         return ConnectorCheckpoint({}, epoch, metadata)
     try:
         value = msgspec.json.decode(end)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         value = end  # a source may print what it likes
     separator = "-" if connector.lower().startswith("kafka") else "."
     offsets = dict(_flattened(value, separator)) if isinstance(value, dict) and value else {"offset": _text(value)}
@@ -121,8 +121,15 @@ def _versioned(text: str, known: dict[str, int], about: str) -> tuple[int, list[
 def _object(line: str, about: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise _torn(about, str(error)) from None
+
+
+def _settings(head: dict[str, Any], about: str) -> dict[str, str]:
+    settings = head.get("conf", {})
+    if not isinstance(settings, dict):
+        raise _torn(about, f"conf is {type(settings).__name__}")
+    return {key: str(value) for key, value in settings.items()}
 
 
 def _whole_number(head: dict[str, Any], key: str, about: str) -> int:

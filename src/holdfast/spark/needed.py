@@ -10,6 +10,7 @@ import io
 import posixpath
 import re
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
@@ -111,7 +112,7 @@ def referred_names(archive: bytes, about: str) -> set[str]:
         listed = msgspec.json.decode(body, type=dict[str, object])
         if head != "v1":
             raise ValueError(f"it has format {head!r}")
-    except (zipfile.BadZipFile, KeyError, ValueError, msgspec.MsgspecError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, KeyError, ValueError) as error:
         raise Corrupt(f"{about} is not a snapshot archive that is known here: {error}.", about=about) from None
     return {_stored_name(file, about) for key in ("sstFiles", "logFiles") for file in _entries(listed.get(key))}
 

@@ -98,7 +98,7 @@ def _fill(root: Path, address: str, objects: Objects, manifest: CheckpointManife
             if folder not in made:
                 os.makedirs(folder, exist_ok=True)
                 made.add(folder)
-            with open(target, "wb", buffering=0) as file:
+            with open(target, "wb") as file:  # buffered: it writes all or raises
                 file.write(from_captured(path, bytes(data), address) if "/_metadata/" in path else data)
             holders[path] = batch
     needed = needed_files(holders, manifest.wal_position, lambda path: (root / path).read_bytes())

@@ -6,11 +6,14 @@ the driver and the executors see under one path.
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -55,15 +58,7 @@ class Workdir:
     """One workdir. Nothing is made or changed until a method says so."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        text = os.fspath(path)
-        if "://" in text and not text.startswith("file://"):
-            raise Invalid(
-                f"A workdir is a path on a disk that the driver and all executors see, not {text}.",
-                code="workdir.address",
-                about=text,
-                next_step="pass a local or mounted path; the checkpoints themselves may be on object storage",
-            )
-        self.path = Path(text.removeprefix("file://")).absolute()
+        self.path = _local_path(os.fspath(path))
 
     def __repr__(self) -> str:
         return f"Workdir({str(self.path)!r})"
@@ -83,6 +78,8 @@ class Workdir:
             return not any(name != MARKER for name in os.listdir(self.path))
         except FileNotFoundError:
             return True
+        except NotADirectoryError:
+            raise _no_directory(str(self.path)) from None
 
     def make(self, owner: Belonging) -> None:
         """Make it, marked as belonging to `owner`. Fine if it is there."""
@@ -102,7 +99,7 @@ class Workdir:
     def sweep(self) -> None:
         """Remove what an interrupted rebuild or removal left beside it."""
         for kind in ("discarded", "rebuild"):
-            for left in self.path.parent.glob(f".{self.path.name}.{kind}-*"):
+            for left in self.path.parent.glob(glob.escape(f".{self.path.name}.{kind}-") + "*"):
                 shutil.rmtree(left, ignore_errors=True)
 
     def new_sibling(self) -> Path:
@@ -172,9 +169,33 @@ class Workdir:
 
     def _numbers(self, folder: str) -> tuple[int, ...]:
         try:
-            return tuple(sorted(int(name) for name in os.listdir(self.path / folder) if name.isdigit()))
+            return tuple(
+                sorted(int(name) for name in os.listdir(self.path / folder) if name.isascii() and name.isdigit())
+            )
         except (FileNotFoundError, NotADirectoryError):
             return ()
+
+
+def _local_path(text: str) -> Path:
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", text)
+    if scheme and scheme[1].lower() == "file":
+        address = urlsplit(text)
+        if address.netloc not in ("", "localhost"):
+            raise _no_directory(text)
+        text = unquote(address.path)
+    elif scheme or not text:
+        raise _no_directory(text)
+    return Path(text).absolute()
+
+
+def _no_directory(text: str) -> Invalid:
+    return Invalid(
+        f"A workdir is a directory on a disk that the driver and all executors see, not {text!r}.",
+        code="workdir.address",
+        about=text or "workdir",
+        unchanged="everything",
+        next_step="pass a local or mounted path; the checkpoints themselves may be on object storage",
+    )
 
 
 def to_captured(path: str, data: bytes, address: str) -> bytes:

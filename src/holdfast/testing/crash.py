@@ -12,6 +12,9 @@
 `CrashRing` imports the work once and forks for each run, some milliseconds each. `record` and `kill_at`
 start a fresh interpreter for each run, for work that cannot live in a forked process: obstore hangs there
 once its parent has used it, and other libraries start threads when they are imported.
+
+The kill is one call for the whole process group: a JVM that the work has started dies at the same instant.
+Where runs differ from each other, as after a recovery, a `Moment` names the place better than an index.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +58,14 @@ class Event(NamedTuple):
     phase: Phase
 
 
+class Moment(msgspec.Struct, frozen=True):
+    """The `nth` time of an event, counted from the start of the run or from the first time of another event."""
+
+    event: Event
+    nth: int = 1
+    since: Event | None = None
+
+
 class KilledRun(msgspec.Struct, frozen=True):
     """What is known of a run from outside."""
 
@@ -72,7 +84,7 @@ class ChildFailed(AssertionError):
 class _Order(msgspec.Struct, frozen=True):
     work: str
     arguments: dict[str, Any]
-    kill_at: int | None
+    kill_at: int | Moment | None
     folder: str
     timeout: float
 
@@ -82,9 +94,12 @@ def record(work: str, /, *, timeout: float = TIMEOUT, **arguments: Any) -> list[
     return _run_fresh(work, arguments, None, timeout).events
 
 
-def kill_at(work: str, index: int, /, *, timeout: float = TIMEOUT, **arguments: Any) -> KilledRun:
-    """Run the work in a fresh interpreter and kill it at the event with this index in the recording."""
-    return _run_fresh(work, arguments, index, timeout)
+def kill_at(work: str, at: int | Moment, /, *, timeout: float = TIMEOUT, **arguments: Any) -> KilledRun:
+    """Run the work in a fresh interpreter and kill it at the event with this index in the recording, or at a moment.
+
+    Every process that the work started is gone on return, those that made a process group of their own included.
+    """
+    return _run_fresh(work, arguments, at, timeout)
 
 
 class CrashRing:
@@ -118,13 +133,13 @@ class CrashRing:
         """Run the work undisturbed; every event, in order. Arguments are plain JSON values."""
         return self._run(arguments, None).events
 
-    def kill_at(self, index: int, **arguments: Any) -> KilledRun:
-        """Run the work and kill it at the event with this index in the recording."""
-        return self._run(arguments, index)
+    def kill_at(self, at: int | Moment, **arguments: Any) -> KilledRun:
+        """Run the work and kill it at the event with this index in the recording, or at a moment."""
+        return self._run(arguments, at)
 
-    def _run(self, arguments: dict[str, Any], index: int | None) -> KilledRun:
+    def _run(self, arguments: dict[str, Any], at: int | Moment | None) -> KilledRun:
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            order = _Order(self._work, arguments, index, folder, self._timeout)
+            order = _Order(self._work, arguments, at, folder, self._timeout)
             self._send(msgspec.json.encode(order))
             reply = self._reply(self._timeout + 2 * _GRACE)
             if not reply:
@@ -147,7 +162,8 @@ class CrashRing:
 
 def _start(entry: str, **streams: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", _BOOT.format(entry), json.dumps(sys.path)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, process_group=0, **streams)
+    # A session of its own: whatever is started in it can be told by that, whichever process group it moves to.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True, **streams)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -163,9 +179,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-def _run_fresh(work: str, arguments: dict[str, Any], index: int | None, timeout: float) -> KilledRun:
+def _run_fresh(work: str, arguments: dict[str, Any], at: int | Moment | None, timeout: float) -> KilledRun:
     with tempfile.TemporaryDirectory(prefix="holdfast-crash-") as folder:
-        order = _Order(work, arguments, index, folder, timeout)
+        order = _Order(work, arguments, at, folder, timeout)
         with open(os.path.join(folder, "output"), "ab") as output:
             process = _start("run_once", stdout=output, stderr=output)
         try:
@@ -178,6 +194,7 @@ def _run_fresh(work: str, arguments: dict[str, Any], index: int | None, timeout:
         finally:
             _kill_group(process.pid)
             process.wait()
+            _wait_until_gone(process.pid)
         return _report(order, process.returncode if ended else -signal.SIGALRM)
 
 
@@ -187,10 +204,62 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
+def _wait_until_gone(leader: int) -> None:
+    """Wait for the end of everything that ran in a session that we started, and of what moved to another group.
+
+    A process dies some time after it was killed, and until then it may still write. What outlives its session's
+    leader by more than a few seconds is killed.
+    """
+    deadline = time.monotonic() + _GRACE
+    while left := _members(leader):
+        if time.monotonic() > deadline:
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _members(leader: int) -> list[int]:
+    """The processes of a session or of a group that are not dead yet."""
+    if not os.path.isdir("/proc/self"):  # macOS: the group only
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, 0)
+            return [leader]
+        return []
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                state, _, group, session = Path("/proc", name, "stat").read_text().rpartition(") ")[2].split()[:4]
+                if leader in (int(group), int(session)) and state not in "ZX":
+                    found.append(int(name))
+    return found
+
+
+class _Watch:
+    """Tells when a run has come to the event that it is to be killed at."""
+
+    def __init__(self, at: int | Moment | None) -> None:
+        self._at = at
+        self._counted = 0
+        self._is_counting = not (isinstance(at, Moment) and at.since)
+
+    def is_due(self, event: Event) -> bool:
+        if not isinstance(self._at, Moment):
+            self._counted += 1
+            return self._at is not None and self._counted == self._at + 1
+        if self._is_counting and event == self._at.event:
+            self._counted += 1
+            return self._counted == self._at.nth
+        self._is_counting = self._is_counting or event == self._at.since
+        return False
+
+
 def _report(order: _Order, status: int) -> KilledRun:
     events = [Event(*found) for found in _whole_lines(order.folder, "events")]
     acknowledged = _whole_lines(order.folder, "acknowledged")
-    reached = order.kill_at is not None and len(events) == order.kill_at + 1
+    watch = _Watch(order.kill_at)
+    reached = [event for event in events if watch.is_due(event)] == events[-1:] != []
     if reached and status == -signal.SIGKILL:
         return KilledRun(events[-1], True, acknowledged, events)
     if status == 0:
@@ -285,19 +354,24 @@ def _perform(order: _Order, work: Callable[..., object]) -> None:
     acknowledge = _appender(order.folder, "acknowledged")
     tell = _appender(order.folder, "events")
     lock = threading.Lock()
-    seen = 0
+    watch = _Watch(order.kill_at)
 
     def observer(name: str, phase: Phase, _: float) -> None:
-        nonlocal seen
         with lock:
             tell([name, phase])
-            if seen == order.kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            seen += 1
+            if watch.is_due(Event(name, phase)):
+                _die()
 
     observe(observer)
     work(acknowledge, **order.arguments)
     signal.alarm(0)
+
+
+def _die() -> None:
+    """The end of this process and of all in its group, at once. No other process is harmed if it does not lead one."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _appender(folder: str, name: str) -> Callable[[object], None]:

@@ -1,0 +1,250 @@
+"""Epochs on Spark: against a plain `foreachBatch` that writes the same files, with history, and what they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from bench.measure import Row
+from holdfast.sinks import FileSink
+from holdfast.spark import Pipeline
+from holdfast.steps import observe
+
+WARM_UP = 4
+KEYS = 20_000
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder, _session(Path(folder)) as spark:
+        for partitions, rounds in ((4, 15), (50, 8)):
+            yield _one_sink(spark, Path(folder, f"one-{partitions}"), partitions, rounds)
+        yield _two_sinks(spark, Path(folder, "two"))
+        yield _captured_bytes(spark, Path(folder, "bytes"))
+        yield _objects_per_epoch(spark, Path(folder, "objects"))
+        yield _with_history(spark, Path(folder, "history"))
+    with tempfile.TemporaryDirectory() as folder:
+        yield _rebuild(Path(folder))
+
+
+@contextmanager
+def _session(place: Path) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.local.dir": str(place / "local"),
+        "spark.log.level": "ERROR",
+        # An epoch without data after each one with data would only double the time that is needed.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("holdfast-bench")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    yield spark
+    spark.stop()
+
+
+class Contender:
+    """A query over files of its own that runs one epoch when it is given one more file."""
+
+    def __init__(self, spark: Any, root: Path, partitions: int, *, sinks: int, is_ours: bool) -> None:
+        from pyspark.sql import functions as f
+
+        self.root = root
+        self._input = root / "in"
+        self._input.mkdir(parents=True)
+        self._fed = 0
+        self.feed()
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        stream = spark.readStream.schema("key int, amount int").option("maxFilesPerTrigger", 1).json(str(self._input))
+        frame = stream.groupBy("key").agg(f.sum("amount").alias("total"))
+        trigger = {"processingTime": "0 seconds"}
+        if is_ours:
+            pipeline = Pipeline("bench", checkpoints=str(root / "store"))
+            for number in range(sinks):
+                pipeline.sink(f"files-{number}", FileSink(root / f"out-{number}"))
+            self._run: Any = pipeline.start(frame, output_mode="update", trigger=trigger)
+            self.query = self._run._attempt.query
+        else:
+            writer = frame.writeStream.foreachBatch(_plain(root, sinks)).outputMode("update")
+            self.query = writer.option("checkpointLocation", str(root / "workdir")).trigger(**trigger).start()
+            self._run = None
+        self._await(0)
+
+    def feed(self) -> None:
+        lines = [json.dumps({"key": (n * 7919 + self._fed) % KEYS, "amount": n}) for n in range(4000)]
+        hidden = self._input / f".{self._fed:06}"
+        hidden.write_text("\n".join(lines) + "\n")
+        os.rename(hidden, self._input / f"{self._fed:06}.json")
+        self._fed += 1
+
+    def epoch(self) -> float:
+        """Seconds of one more epoch, from its trigger until Spark counts it as done."""
+        self.feed()
+        return self._await(self._fed - 1)
+
+    def _await(self, batch_id: int) -> float:
+        while True:
+            last = self.query.lastProgress
+            if last is not None and last["batchId"] >= batch_id and last["numInputRows"]:
+                return float(last["durationMs"]["triggerExecution"]) / 1000
+            failure = self.query.exception()
+            if failure is not None:
+                raise failure
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self._run.stop() if self._run else self.query.stop()
+
+
+def _plain(root: Path, sinks: int) -> Callable[[Any, int], None]:
+    def write(frame: Any, batch_id: int) -> None:
+        if sinks > 1:
+            frame = frame.persist()
+        for number in range(sinks):
+            frame.write.mode("append").parquet(str(root / f"out-{number}"))
+        if sinks > 1:
+            frame.unpersist()
+
+    return write
+
+
+def _in_turns(spark: Any, folder: Path, partitions: int, rounds: int, sinks: int) -> tuple[float, float]:
+    plain = Contender(spark, folder / "plain", partitions, sinks=sinks, is_ours=False)
+    ours = Contender(spark, folder / "ours", partitions, sinks=sinks, is_ours=True)
+    times: dict[str, list[float]] = {"ours": [], "plain": []}
+    for turn in range(WARM_UP + rounds):
+        for name, contender in (("ours", ours), ("plain", plain))[:: 1 if turn % 2 else -1]:
+            seconds = contender.epoch()
+            if turn >= WARM_UP:
+                times[name].append(seconds)
+    ours.close()
+    plain.close()
+    return statistics.median(times["ours"]), statistics.median(times["plain"])
+
+
+def _compared(what: str, ours: float, plain: float, limit: float) -> Row:
+    ratio = ours / plain
+    detail = f"{ours:.2f} s against {plain:.2f} s"
+    return Row(what, f"{ratio:.2f} x", f"<= {limit:.2f} x", ratio <= limit, detail)
+
+
+def _one_sink(spark: Any, folder: Path, partitions: int, rounds: int) -> Row:
+    ours, plain = _in_turns(spark, folder, partitions, rounds, sinks=1)
+    return _compared(f"epoch with one file sink, {partitions} state partitions, against foreachBatch", ours, plain, 1.1)
+
+
+def _two_sinks(spark: Any, folder: Path) -> Row:
+    ours, plain = _in_turns(spark, folder, 4, 12, sinks=2)
+    return _compared("epoch with two file sinks, against foreachBatch that writes both", ours, plain, 1.1)
+
+
+def _captured_bytes(spark: Any, folder: Path) -> Row:
+    ours = Contender(spark, folder, 50, sinks=1, is_ours=True)
+    store = holdfast.open_store(folder / "store")
+    captured: dict[int, int] = {}
+    for _ in range(12):
+        ours.epoch()
+        captured |= {
+            number: manifest.size_bytes for number in store.list_ids() if (manifest := store.load_by_id(number))
+        }
+    ours.close()
+    newest = max(captured)
+    # Checkpoint N has captured state up to version N-1.
+    deltas = [path for path in (folder / "store" / "workdir" / "state").rglob("[0-9]*.*") if path.suffix != ".crc"]
+    state = sum(path.stat().st_size for path in deltas if int(path.name.split(".")[0]) < newest)
+    total = sum(captured.values())
+    ratio = total / state
+    detail = f"{total / newest / 1024:.0f} KiB against {state / newest / 1024:.0f} KiB an epoch, manifests included"
+    return Row("bytes captured, against new state files", f"{ratio:.2f} x", "<= 1.10 x", ratio <= 1.1, detail)
+
+
+def _objects_per_epoch(spark: Any, folder: Path) -> Row:
+    ours = Contender(spark, folder, 200, sinks=1, is_ours=True)
+    ours.epoch()
+    written: list[str] = []
+    names = {"batch.create", "manifest.create", "pointer.advance", "manifest.update", "sidecar.create"}
+    remove = observe(lambda name, phase, _: written.append(name) if phase == "end" and name in names else None)
+    ours.epoch()
+    remove()
+    ours.close()
+    spark_files = len(list((folder / "store" / "workdir" / "state").rglob("2.delta")))
+    detail = f"{', '.join(sorted(set(written)))}; Spark wrote {spark_files} state files"
+    return Row(
+        "objects per epoch, 200 state partitions", str(len(written)), "<= 5", len(written) <= 5 < spark_files, detail
+    )
+
+
+def _with_history(spark: Any, folder: Path) -> Row:
+    ours = Contender(spark, folder, 2, sinks=1, is_ours=True)
+    times = [ours.epoch() for _ in range(1010)]
+    ours.close()
+    early, late = statistics.median(times[5:20]), statistics.median(times[-15:])
+    return _compared("epoch 1,000 against epoch 10", late, early, 1.15)
+
+
+def _rebuild(folder: Path) -> Row:
+    from holdfast.spark.capture import Capture
+    from holdfast.spark.rebuild import rebuild
+    from holdfast.spark.workdir import Belonging, Workdir
+
+    source = Workdir(folder / "workdir")
+    _make_state(source.path, 1 << 30)
+    store = holdfast.open_store(folder / "store")
+    captured = Capture(source, store).take(1, 2)
+    manifest = holdfast.CheckpointManifest.new(1, 2).with_batches(captured.batches)
+    manifest = _with_position(manifest, 1)
+    store.save(manifest)
+    ours, copies = [], []
+    for number in range(4):
+        target = Workdir(folder / "rebuilt")
+        began = time.perf_counter()
+        rebuild(target, store.objects, manifest, Belonging("bench", "bench"))
+        ours.append(time.perf_counter() - began)
+        shutil.rmtree(target.path)
+        began = time.perf_counter()
+        shutil.copytree(source.path, folder / f"copy-{number}")
+        copies.append(time.perf_counter() - began)
+        shutil.rmtree(folder / f"copy-{number}")
+    return _compared(
+        "rebuilding a workdir with 1 GiB of state, against copying it",
+        statistics.median(ours[1:]),
+        statistics.median(copies[1:]),
+        2.0,
+    )
+
+
+def _with_position(manifest: holdfast.CheckpointManifest, batch_id: int) -> holdfast.CheckpointManifest:
+    import msgspec
+
+    return msgspec.structs.replace(manifest, wal_position=batch_id)
+
+
+def _make_state(root: Path, size: int) -> None:
+    """A workdir with snapshots of 50 partitions that compress as little as Spark's do."""
+    (root / "offsets").mkdir(parents=True)
+    for number in (0, 1):
+        (root / "offsets" / str(number)).write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n1')
+    (root / "commits").mkdir()
+    (root / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    (root / "metadata").write_text('{"id":"bench"}')
+    for partition in range(50):
+        store = root / "state" / "0" / str(partition)
+        store.mkdir(parents=True)
+        (store / "1.snapshot").write_bytes(os.urandom(size // 50))

@@ -1,0 +1,148 @@
+"""What Spark wrote, as Delta's log will name it: from parquet footers alone, no row is read."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import urllib.parse
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from holdfast.sinks.delta_schema import Json
+from holdfast.sinks.durable import THREADS
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+INTEGERS = {"byte", "short", "integer", "long"}
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """One parquet file: where below the data directory, and what its footer says."""
+
+    path: str
+    size: int
+    rows: int
+    partition: dict[str, str | None] = {}
+    nulls: dict[str, int] = {}
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+
+    @property
+    def statistics(self) -> str:
+        """As Delta's log has them. Bounds only for types whose order nobody disputes."""
+        bounds = {"minValues": self.lows, "maxValues": self.highs, "nullCount": self.nulls}
+        return json.dumps({"numRecords": self.rows} | {name: found for name, found in bounds.items() if found})
+
+
+def collect(data: str, fields: list[Json], partitioned_by: Sequence[str]) -> list[StagedFile]:
+    """The files with rows in them, after clearing away all else that Spark left: marks, checksums, empty files.
+
+    Directories of partition values are renamed to numbers: a path in the log must not need escaping, and the values
+    go into the log themselves.
+    """
+    for folder, _, names in os.walk(data):
+        outside = bool(partitioned_by) and folder == data  # an empty file may lie there, if there were no rows at all
+        for name in names:
+            if outside or name.startswith(("_", ".")):
+                os.unlink(os.path.join(folder, name))
+    leaves = _partition_directories(data, partitioned_by)
+    for number, leaf in enumerate(list(leaves)):
+        os.rename(os.path.join(data, leaf), os.path.join(data, f"{number:06}"))
+        leaves[f"{number:06}"] = leaves.pop(leaf)
+    _remove_empty_directories(data)
+    found = [
+        (os.path.join(folder, name) if folder else name, values)
+        for folder, values in (leaves.items() if partitioned_by else [("", dict[str, str | None]())])
+        for name in sorted(os.listdir(os.path.join(data, folder)))
+    ]
+    if not found:
+        return []
+    kinds = {field["name"]: field["type"] for field in fields}
+    with ThreadPoolExecutor(min(THREADS, len(found))) as threads:
+        files = list(threads.map(lambda one: _read_footer(data, one[0], one[1], kinds), found))
+    for file in files:
+        if not file.rows:
+            os.unlink(os.path.join(data, file.path))
+    return [file for file in files if file.rows]
+
+
+def _partition_directories(data: str, columns: Sequence[str]) -> dict[str, dict[str, str | None]]:
+    """`a=1/b=x` and so on, with their values. Spark escapes what a path cannot hold; an empty string is a null."""
+    leaves: dict[str, dict[str, str | None]] = {"": {}} if columns else {}
+    for column in columns:
+        deeper: dict[str, dict[str, str | None]] = {}
+        for leaf, values in leaves.items():
+            for name in sorted(os.listdir(os.path.join(data, leaf))):
+                given, separator, text = name.partition("=")
+                if separator and urllib.parse.unquote(given) == column:
+                    value = None if text == NULL_PARTITION else urllib.parse.unquote(text)
+                    deeper[os.path.join(leaf, name)] = values | {column: value}
+        leaves = deeper
+    return leaves
+
+
+def _remove_empty_directories(data: str) -> None:
+    for folder, _, _ in os.walk(data, topdown=False):
+        if folder != data and not os.listdir(folder):
+            os.rmdir(folder)
+
+
+def _read_footer(data: str, path: str, partition: dict[str, str | None], kinds: dict[str, Json]) -> StagedFile:
+    import pyarrow.parquet
+
+    whole = os.path.join(data, path)
+    footer = pyarrow.parquet.read_metadata(whole)
+    nulls: Counter[str] = Counter()
+    lows: dict[str, list[Any]] = {}
+    unknown: set[str] = set()
+    for group in range(footer.num_row_groups):
+        for index in range(footer.num_columns):
+            column = footer.row_group(group).column(index)
+            name = column.path_in_schema
+            if isinstance(kinds.get(name), str):
+                _add_column(name, kinds[name], column.statistics, nulls, lows, unknown)
+    known = {name: found for name, found in lows.items() if name not in unknown}
+    return StagedFile(
+        path=path,
+        size=os.path.getsize(whole),
+        rows=footer.num_rows,
+        partition=partition,
+        nulls=dict(nulls),
+        lows={name: _as_bound(min(found), kinds[name], up=False) for name, found in known.items()},
+        highs={name: _as_bound(max(found), kinds[name], up=True) for name, found in known.items()},
+    )
+
+
+def _add_column(
+    name: str, kind: str, statistics: Any, nulls: Counter[str], bounds: dict[str, list[Any]], unknown: set[str]
+) -> None:
+    if statistics is None or not statistics.has_null_count:
+        unknown.add(name)
+        nulls[name] += 1  # unknown is not none: a column that must have no nulls is then refused
+        return
+    nulls[name] += statistics.null_count
+    if kind not in INTEGERS | {"date", "timestamp"} or not statistics.has_min_max:
+        if statistics.num_values:
+            unknown.add(name)
+        return
+    try:
+        bounds.setdefault(name, []).extend((statistics.min, statistics.max))
+    except (OverflowError, ValueError):  # a year that Python has no date for
+        unknown.add(name)
+
+
+def _as_bound(value: Any, kind: str, *, up: bool) -> Any:
+    """Timestamps in milliseconds, as Delta has them: the lower bound rounded down, the upper one up."""
+    if kind == "date":
+        return value.isoformat()
+    if kind != "timestamp":
+        return value
+    value = value.replace(tzinfo=value.tzinfo or datetime.UTC)
+    short = value.replace(microsecond=value.microsecond // 1000 * 1000)
+    if up and short != value:
+        short += datetime.timedelta(milliseconds=1)
+    return short.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{short.microsecond // 1000:03}Z"

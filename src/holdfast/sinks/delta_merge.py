@@ -1,0 +1,97 @@
+"""Upserts: staged parquet files merged into a table by key, without holding the rows in Python."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.sinks.delta_rules import refused
+from holdfast.sinks.writing import explain
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+    from pyarrow import RecordBatch, RecordBatchReader
+    from pyspark.sql import SparkSession
+
+BATCH_ROWS = 1 << 16
+EXAMPLES = 3
+
+
+def merge(
+    table: DeltaTable, files: Sequence[str], key: Sequence[str], delete: str | None, properties: CommitProperties
+) -> None:
+    """One MERGE, streamed from the files: matched rows updated, the others inserted, those that say so deleted.
+
+    Makes no log entry if it changes nothing.
+    """
+    rows = _stream(files)
+    columns = {_quoted(name): f"s.{_quoted(name)}" for name in rows.schema.names if name != delete}
+    merger = table.merge(
+        rows,
+        " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key),
+        source_alias="s",
+        target_alias="t",
+        streamed_exec=True,
+        commit_properties=properties,
+    )
+    stays = None
+    if delete is not None:
+        merger = merger.when_matched_delete(f"s.{_quoted(delete)} IS TRUE")
+        stays = f"s.{_quoted(delete)} IS NOT TRUE"
+    merger = merger.when_matched_update(columns, predicate=stays)
+    merger.when_not_matched_insert(columns, predicate=stays).execute()
+
+
+def _stream(files: Sequence[str]) -> RecordBatchReader:
+    """All rows of parquet files of one schema, some at a time. They are read as they are asked for."""
+    from pyarrow import RecordBatchReader
+    from pyarrow.parquet import ParquetFile
+
+    def batches() -> Iterator[RecordBatch]:
+        for path in files:
+            with ParquetFile(path) as file:
+                yield from file.iter_batches(BATCH_ROWS)
+
+    with ParquetFile(files[0]) as first:
+        return RecordBatchReader.from_batches(first.schema_arrow, batches())
+
+
+def refuse_ambiguous_keys(session: SparkSession, data: str, key: Sequence[str]) -> None:
+    """`RowsRefused` if a key occurs twice or is null. A job on the key columns of the staged files.
+
+    delta-rs would insert both of two new rows with one key, and stop half-way at two that match: after the decision.
+    """
+    from pyspark.sql import functions
+
+    keys = [functions.col(f"`{name.replace('`', '``')}`") for name in key]
+    null = functions.lit(False)
+    for column in keys:
+        null = null | column.isNull()
+    try:
+        found = (
+            session.read.parquet(_without_globs(f"file://{data}"))
+            .groupBy(*keys)
+            .count()
+            .where(null | (functions.col("count") > 1))
+            .limit(EXAMPLES)
+            .collect()
+        )
+    except Exception as error:
+        explained = explain(error, data)
+        if explained is None:
+            raise
+        raise explained from error
+    if found:
+        shown = ", ".join("(" + ", ".join(f"{value!r:.50}" for value in row[:-1]) + ")" for row in found)
+        what = "has a null" if any(None in row[:-1] for row in found) else "is there more than once"
+        raise refused([f"a key {what}: {', '.join(key)} = {shown}"], os.path.dirname(data))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _without_globs(path: str) -> str:
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

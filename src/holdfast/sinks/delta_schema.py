@@ -1,0 +1,134 @@
+"""Spark's schemas beside Delta's, both as JSON: the two notations are the same. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+Json = Any
+PRIMITIVES = {
+    "binary",
+    "boolean",
+    "byte",
+    "date",
+    "double",
+    "float",
+    "integer",
+    "long",
+    "short",
+    "string",
+    "timestamp",
+    "timestamp_ntz",
+}
+KEYS = PRIMITIVES - {"float", "double"}
+PARTITIONS = {"boolean", "byte", "date", "integer", "long", "short", "string"}
+_DECIMAL = re.compile(r"decimal\(\d+,\d+\)")
+
+
+def is_primitive(kind: Json) -> bool:
+    return isinstance(kind, str) and (kind in PRIMITIVES or _DECIMAL.fullmatch(kind) is not None)
+
+
+def is_key(kind: Json) -> bool:
+    """True if equal keys of this type are equal to everybody: not a float's NaN and zeros, nothing nested."""
+    return is_primitive(kind) and kind not in PRIMITIVES - KEYS
+
+
+def shown(kind: Json) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def for_new_table(fields: list[Json]) -> Json:
+    """The schema to create a table with: nullable throughout, for a query's own idea of that changes with its plan.
+
+    Metadata is Spark's own business (watermarks, lengths) and stays out.
+    """
+    return {"type": "struct", "fields": [_plain(field) for field in fields]}
+
+
+def unsupported(fields: list[Json], above: str = "") -> Iterator[str]:
+    """What of a schema Delta has no type for, in words."""
+    for field in fields:
+        name = above + field["name"]
+        if "__COLLATIONS" in field.get("metadata", {}):
+            yield f"{name!r} has a collation, which Delta does not keep"
+        yield from _unsupported_type(field["type"], name)
+
+
+def misfits(
+    table: list[Json], frame: list[Json], *, partitioned_by: Collection[str] = (), missing_ok: bool = True
+) -> Iterator[str]:
+    """Why rows of one schema do not fit into a table of another, in words. Nothing if they do.
+
+    A column that only the table has is filled with nulls, if it takes them. Top-level primitive columns may say
+    nullable where the table does not: what they hold decides, see `required`.
+    """
+    have = {field["name"]: field for field in frame}
+    want = {field["name"]: field for field in table}
+    for name, field in have.items():
+        if name not in want:
+            yield f"the table has no column {name!r}"
+        elif _bare(field["type"]) != _bare(want[name]["type"]):
+            yield f"{name!r} is {shown(field['type'])} here and {shown(want[name]['type'])} in the table"
+        elif _is_stricter(want[name]["type"], field["type"]) or (
+            field["nullable"] and not want[name]["nullable"] and not is_primitive(field["type"])
+        ):
+            yield f"{name!r} may hold nulls where the table takes none"
+    for name, field in want.items():
+        if name not in have and (not field["nullable"] or name in partitioned_by or not missing_ok):
+            yield f"the table's column {name!r} is missing"
+
+
+def required(table: list[Json], frame: list[Json]) -> set[str]:
+    """The columns that must turn out to have no nulls, though their type would allow it."""
+    nullable = {field["name"] for field in frame if field["nullable"]}
+    return {field["name"] for field in table if not field["nullable"] and field["name"] in nullable}
+
+
+def _unsupported_type(kind: Json, name: str) -> Iterator[str]:
+    if isinstance(kind, str) or not isinstance(kind, dict):
+        if not is_primitive(kind):
+            yield f"{name!r} is {shown(kind)}, which Delta has no type for"
+    elif kind["type"] == "struct":
+        yield from unsupported(kind["fields"], f"{name}.")
+    elif kind["type"] == "array":
+        yield from _unsupported_type(kind["elementType"], f"{name}.element")
+    elif kind["type"] == "map":
+        yield from _unsupported_type(kind["keyType"], f"{name}.key")
+        yield from _unsupported_type(kind["valueType"], f"{name}.value")
+    else:
+        yield f"{name!r} is {kind['type']}, which Delta has no type for"
+
+
+def _plain(field: Json) -> Json:
+    return {"name": field["name"], "type": _plain_type(field["type"]), "nullable": True, "metadata": {}}
+
+
+def _plain_type(kind: Json) -> Json:
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "struct":
+        return {"type": "struct", "fields": [_plain(field) for field in kind["fields"]]}
+    if kind["type"] == "array":
+        return {"type": "array", "elementType": _plain_type(kind["elementType"]), "containsNull": True}
+    key, value = _plain_type(kind["keyType"]), _plain_type(kind["valueType"])
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+_bare = _plain_type  # with nullability levelled, two types are equal if their values are
+
+
+def _is_stricter(table: Json, frame: Json) -> bool:
+    """True if the table's type, equal otherwise, forbids a null inside where the frame's does not."""
+    if isinstance(table, str):
+        return False
+    if table["type"] == "struct":
+        pairs = list(zip(table["fields"], frame["fields"], strict=True))
+        return any((b["nullable"] and not a["nullable"]) or _is_stricter(a["type"], b["type"]) for a, b in pairs)
+    if table["type"] == "array":
+        forbids = frame["containsNull"] and not table["containsNull"]
+        return forbids or _is_stricter(table["elementType"], frame["elementType"])
+    forbids = frame["valueContainsNull"] and not table["valueContainsNull"]
+    deeper = ((table[part], frame[part]) for part in ("keyType", "valueType"))
+    return forbids or any(_is_stricter(a, b) for a, b in deeper)

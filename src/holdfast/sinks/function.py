@@ -1,0 +1,120 @@
+"""Any function as a sink. It is called once per epoch, or more often: at-least-once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import Invalid
+from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_Key = tuple[str, str, int, int]
+
+
+class FunctionSink:
+    """Calls `function(frame, epoch)`, or `function(frame)`, when an epoch is committed.
+
+    Does not guarantee exactly once: a driver that dies after the function has done its work and before the checkpoint
+    says so calls it again, with the same epoch number. A function that needs better keeps that number beside what it
+    writes, in the same transaction, and does nothing for one it has seen.
+
+    Guarantees: never called for an epoch that was not decided, and not twice by one process for an epoch it finished.
+    If the function raises, its exception comes out and the epoch stays to be committed. Only the frame is kept, in
+    memory: after a restart the epoch is staged again.
+    """
+
+    guarantee = "at-least-once"
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        if not callable(function):
+            raise Invalid(
+                f"{function!r:.100} is not a function.",
+                code="sink.function",
+                about="FunctionSink",
+                unchanged="everything",
+                next_step="give a function of a frame and an epoch",
+            )
+        self.function = function
+        self._takes_epoch = _takes_epoch(function)
+        self._staged: dict[_Key, DataFrame] = {}
+        self._finished: dict[tuple[str, str, int], int] = {}
+        self._lock = threading.Lock()
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "function", "function": qualified_name(self.function)}
+
+    def prepare(self, schema: StructType, delivery: Delivery) -> None:
+        """Nothing to find out: only the function knows what it takes."""
+
+    def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
+        """Keep the frame. It is not evaluated here: the function does that, or does not."""
+        with self._lock:
+            self._staged[_key(delivery)] = frame
+        return {}
+
+    def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
+        with self._lock:  # one epoch at a time, also for two threads that commit the same one
+            if self._finished.get(_key(delivery)[:3], 0) >= delivery.epoch:
+                self._staged.pop(_key(delivery), None)
+                return
+            frame = self._staged.get(_key(delivery))
+            if frame is None:
+                raise StagedOutputGone(
+                    f"The frame of {delivery} is not in this process; it went with the one that staged it.",
+                    about=qualified_name(self.function),
+                    unchanged="whatever the function has done so far",
+                    next_step="stage the epoch again",
+                )
+            if self._takes_epoch:
+                self.function(frame, delivery.epoch)
+            else:
+                self.function(frame)
+            self._finished[_key(delivery)[:3]] = delivery.epoch
+            del self._staged[_key(delivery)]
+
+    def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
+        with self._lock:
+            self._staged.pop(_key(delivery), None)
+
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
+        """Knows nothing: what the function did is not written down anywhere."""
+        return Standing()
+
+
+def qualified_name(function: Callable[..., object]) -> str:
+    """`module.name`, the same in every process. Of a partial, what it calls; of an object, its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _takes_epoch(function: Callable[..., object]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True  # written in C, without a signature
+    for takes_epoch, arguments in ((True, ("frame", 1)), (False, ("frame",))):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return takes_epoch
+    raise Invalid(
+        f"{qualified_name(function)}{signature} cannot be called with a frame and an epoch, nor with a frame.",
+        code="sink.function",
+        about=qualified_name(function),
+        unchanged="everything",
+        next_step="give a function of a frame and an epoch",
+    )
+
+
+def _key(delivery: Delivery) -> _Key:
+    return (delivery.pipeline, delivery.sink, delivery.lineage, delivery.epoch)

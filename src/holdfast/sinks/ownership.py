@@ -1,0 +1,118 @@
+"""A directory that belongs to one pipeline's sink, by a file in it that says so."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from holdfast.errors import Conflict, Invalid, NotFound, Unavailable
+from holdfast.objects.local import LocalObjects
+from holdfast.steps import step
+
+OWNER_FILE = "_holdfast.json"
+OWNER_LIMIT = 1 << 16
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """What the file says: whose directory it is, and how its epochs are written."""
+
+    pipeline: str
+    sink: str
+    format: str
+    epoch_column: str
+
+
+def claim(path: str, mine: Owner) -> None:
+    """Make the directory `mine`, durably, or find that it is already. Of two owners at once, one succeeds.
+
+    `Invalid` if it is another's, or has visible files in it and no owner.
+    """
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise _refused(f"{path} is not a directory.", path, "sink.not-a-directory", "give the path of a directory")
+    owner = _read(path)
+    if owner is None:
+        _require_no_foreign_files(path)
+        with step("sink.claim"):
+            owner = _create(path, mine)
+    _compare(path, owner, mine)
+
+
+def is_owned(path: str, mine: Owner) -> bool:
+    """True if the directory is `mine`, False if it is nobody's yet. `Invalid` if it is another's."""
+    owner = _read(path)
+    if owner is not None:
+        _compare(path, owner, mine)
+    return owner is not None
+
+
+def require_owner(path: str, mine: Owner) -> None:
+    """Refuse to go on in a directory that is another's, or that is not there: not mounted, most likely."""
+    if not is_owned(path, mine):
+        raise Unavailable(
+            f"{path} has no {OWNER_FILE}: it is not mounted, or was removed, or never prepared.",
+            code="sink.not-prepared",
+            about=path,
+            unchanged="everything",
+            next_step="mount it, or prepare the sink if the directory is new",
+        )
+
+
+def _create(path: str, mine: Owner) -> Owner:
+    try:
+        LocalObjects(path).create(OWNER_FILE, [msgspec.json.format(msgspec.json.encode(mine))])
+    except Conflict:
+        return _read(path) or mine
+    return mine
+
+
+def _read(path: str) -> Owner | None:
+    try:
+        body = LocalObjects(path).read(OWNER_FILE, limit=OWNER_LIMIT)
+    except NotFound:
+        return None
+    try:
+        return msgspec.json.decode(body, type=Owner)
+    except msgspec.DecodeError as error:
+        raise _refused(
+            f"{OWNER_FILE} cannot be understood ({error}), so it is not known whose directory this is.",
+            path,
+            "sink.owner-unknown",
+            "restore that file, or give the sink another directory",
+        ) from error
+
+
+def _compare(path: str, owner: Owner, mine: Owner) -> None:
+    if (owner.pipeline, owner.sink) != (mine.pipeline, mine.sink):
+        raise _refused(
+            f"{path} belongs to sink {owner.sink!r} of pipeline {owner.pipeline!r}.",
+            path,
+            "sink.owned",
+            "give this sink a directory of its own",
+        )
+    if owner != mine:
+        raise _refused(
+            f"{path} holds {owner.format} with the epoch as {owner.epoch_column!r}, "
+            f"not {mine.format} with {mine.epoch_column!r}.",
+            path,
+            "sink.written-otherwise",
+            "keep format and epoch_column as they were, or give the sink a new directory",
+        )
+
+
+def _require_no_foreign_files(path: str) -> None:
+    if not os.path.isdir(path):
+        return
+    foreign = sorted(name for name in os.listdir(path) if not name.startswith(("_", ".")))
+    if foreign:
+        raise _refused(
+            f"{path} has files in it that are not Holdfast's, {foreign[0]!r} for one. "
+            "Beside epochs, readers would pass over them or take them for epochs.",
+            path,
+            "sink.foreign-files",
+            "give the sink an empty or new directory",
+        )
+
+
+def _refused(message: str, path: str, code: str, next_step: str) -> Invalid:
+    return Invalid(message, code=code, about=path, unchanged="everything in it", next_step=next_step)

@@ -1,0 +1,186 @@
+"""What the server's catalog says of a target table. Read once per start and once per epoch; decides nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.sinks.postgres_names import TableName
+from holdfast.sinks.postgres_types import PgType
+
+if TYPE_CHECKING:
+    from holdfast.sinks.postgres_connecting import Connection
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of the target."""
+
+    number: int
+    name: str
+    type: PgType
+    collation: str | None
+    """Where it is not the type's own: it decides which keys are equal."""
+    required: bool
+    has_default: bool
+    numbered: bool
+    """Filled from a sequence unless a value is given."""
+    generated: str | None
+    """Why no value can be given, if so."""
+    domain: bool
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A CHECK constraint. A row violates it if the expression is false; null is fine."""
+
+    name: str
+    expression: str
+    columns: frozenset[int]
+
+
+class Index(msgspec.Struct, frozen=True):
+    """An index, with the numbers of its columns; those that are only carried along are not counted."""
+
+    name: str
+    unique: bool
+    columns: tuple[int, ...]
+    immediate: bool
+    valid: bool
+    plain: bool
+    """Over columns alone: no expression, no condition."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A table and everything about it that decides whether rows are taken."""
+
+    schema: str
+    name: str
+    kind: str
+    logged: bool
+    """Whether it and all its partitions survive a crash of the server."""
+    rules: bool
+    row_security: bool
+    triggers: bool
+    exclusions: bool
+    refers: bool
+    """Has a foreign key."""
+    referred: bool
+    """Another table has a foreign key to it."""
+    columns: tuple[Column, ...]
+    checks: tuple[Check, ...]
+    indexes: tuple[Index, ...]
+
+    @property
+    def table(self) -> TableName:
+        return TableName(self.schema, self.name)
+
+    def column(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+    def key_index(self, key: tuple[str, ...]) -> Index | None:
+        """The unique index on exactly these columns that `ON CONFLICT` can use."""
+        numbers = {column.number for column in self.columns if column.name in key}
+        usable = (index for index in self.indexes if index.unique and index.immediate and index.valid and index.plain)
+        return next((index for index in usable if set(index.columns) == numbers and len(numbers) == len(key)), None)
+
+
+def home(connection: Connection, table: TableName) -> str | None:
+    """The schema in which the table is, or in which it would be made; None if there is no such schema."""
+    found = connection.execute(_HOME, [str(table), table.schema]).fetchone()
+    return found[0] if found else None
+
+
+def exists(connection: Connection, table: TableName) -> bool:
+    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [str(table)]).fetchone()
+    return bool(found and found[0])
+
+
+def read_target(connection: Connection, table: TableName) -> Target | None:
+    """Everything about the table; None if there is no such table. A name without schema is looked up as usual."""
+    found = connection.execute(_TABLE, [str(table)]).fetchone()
+    if found is None:
+        return None
+    oid, facts = found[0], dict(zip(_FACTS, found[1:], strict=True))
+    columns = tuple(_column(row) for row in connection.execute(_COLUMNS, [oid]))
+    checks = tuple(
+        Check(name, expression, frozenset(numbers)) for name, expression, numbers in connection.execute(_CHECKS, [oid])
+    )
+    indexes = tuple(
+        Index(name, unique, tuple(numbers), immediate, valid, plain)
+        for name, unique, numbers, immediate, valid, plain in connection.execute(_INDEXES, [oid])
+    )
+    return Target(**facts, columns=columns, checks=checks, indexes=indexes)
+
+
+def _column(row: tuple[Any, ...]) -> Column:
+    number, name, *rest = row
+    type_name, category, modifier, written, element_name, element_category, element_written, *flags = rest
+    element = None
+    if element_name is not None:
+        element = PgType(element_name, element_category, modifier, element_written)
+    return Column(number, name, PgType(type_name, category, modifier, written, element), *flags)
+
+
+_FACTS = tuple(name for name in Target.__struct_fields__ if name not in {"columns", "checks", "indexes"})
+
+_HOME = """
+SELECT coalesce(
+    (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)),
+    (SELECT n.nspname FROM pg_namespace n WHERE n.nspname = coalesce(%s, current_schema()))
+)"""
+
+_TABLE = """
+SELECT c.oid, n.nspname, c.relname, c.relkind::text,
+    NOT EXISTS (SELECT FROM pg_partition_tree(c.oid) p JOIN pg_class part ON part.oid = p.relid
+                WHERE part.relpersistence <> 'p' OR part.relkind = 'f') AND c.relpersistence = 'p',
+    c.relhasrules, c.relrowsecurity,
+    EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'),
+    EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'x'),
+    EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f'),
+    EXISTS (SELECT FROM pg_constraint k WHERE k.confrelid = c.oid AND k.contype = 'f')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass(%s)"""
+
+_COLUMNS = """
+SELECT a.attnum, a.attname, b.typname, b.typcategory::text, base.modifier, format_type(b.oid, base.modifier),
+    CASE WHEN b.typcategory = 'A' THEN e.typname END,
+    CASE WHEN b.typcategory = 'A' THEN e.typcategory::text END,
+    CASE WHEN b.typcategory = 'A' THEN format_type(e.oid, base.modifier) END,
+    CASE WHEN a.attcollation <> b.typcollation
+         THEN (SELECT quote_ident(n.nspname) || '.' || quote_ident(l.collname)
+               FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = a.attcollation) END,
+    a.attnotnull OR t.typnotnull,
+    a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
+    a.attidentity <> '' OR coalesce(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%%', false),
+    CASE WHEN a.attgenerated <> '' THEN 'a generated column'
+         WHEN a.attidentity = 'a' THEN 'an identity column that is GENERATED ALWAYS' END,
+    t.typtype = 'd'
+FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+CROSS JOIN LATERAL (
+    WITH RECURSIVE chain (oid, modifier, depth) AS (
+        SELECT a.atttypid, a.atttypmod, 0
+        UNION ALL
+        SELECT up.typbasetype, up.typtypmod, chain.depth + 1
+        FROM chain JOIN pg_type up ON up.oid = chain.oid WHERE up.typtype = 'd'
+    )
+    SELECT oid, modifier FROM chain ORDER BY depth DESC LIMIT 1
+) base
+JOIN pg_type b ON b.oid = base.oid
+LEFT JOIN pg_type e ON e.oid = b.typelem
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum"""
+
+# Before PostgreSQL 18 there is no column that says whether a constraint is enforced: all are.
+_CHECKS = """
+SELECT k.conname, pg_get_expr(k.conbin, k.conrelid), coalesce(k.conkey, '{}')
+FROM pg_constraint k
+WHERE k.conrelid = %s AND k.contype = 'c' AND coalesce(to_jsonb(k) ->> 'conenforced', 'true') = 'true'
+ORDER BY k.conname"""
+
+_INDEXES = """
+SELECT c.relname, i.indisunique, ARRAY(SELECT i.indkey[n] FROM generate_series(0, i.indnkeyatts - 1) n),
+    i.indimmediate, i.indisvalid, i.indpred IS NULL AND i.indexprs IS NULL
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = %s ORDER BY c.relname"""

@@ -1,0 +1,148 @@
+"""Finds out, before an epoch is decided, whether the target will take its staged rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg.sql import SQL, Composable, Identifier
+
+from holdfast.errors import Unavailable
+from holdfast.sinks.postgres_catalog import Target
+from holdfast.sinks.postgres_connecting import Connection, explained, said
+from holdfast.sinks.postgres_fitting import indexed, needs_trial
+from holdfast.sinks.postgres_names import DELETED
+from holdfast.sinks.postgres_place import Shape
+from holdfast.sinks.postgres_statements import (
+    Staged,
+    example,
+    expression,
+    kept,
+    key_is_null,
+    merge,
+    repeated_key,
+    survey,
+)
+from holdfast.sinks.sink import RowsRefused
+
+UNCHANGED = "the target; nothing of this epoch is visible"
+_LONG = 2000  # bytes: below this, no index entry is too long for a page
+_SHOWN = 80  # characters of an example's value
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A reason to refuse staged rows: `rows` meet it. The example shows the key, or these columns."""
+
+    rows: Composable
+    words: str
+    columns: tuple[str, ...]
+
+
+def conditions(target: Target, staged: Staged) -> list[Condition]:
+    """What a look at the staged rows can find. A row that only deletes needs nothing but its key."""
+    found = []
+    if staged.key:
+        found.append(Condition(key_is_null(staged.key), "a key column is null", ()))
+    written = [column for column in target.columns if column.name in staged.columns]
+    numbers = {column.number for column in written}
+    for column in written:
+        if column.required and column.name not in staged.key:
+            rows = SQL("s.{} IS NULL").format(Identifier(column.name))
+            found.append(
+                Condition(kept(staged, rows), f"column {column.name!r}, which is NOT NULL, is null", staged.key)
+            )
+    for check in target.checks:
+        if check.columns <= numbers:
+            concerned = tuple(column.name for column in written if column.number in check.columns)
+            words = f"the constraint {check.name!r} {expression_text(check.expression)} is not met"
+            rows = SQL("{} IS FALSE").format(expression(check.expression))
+            found.append(Condition(kept(staged, rows), words, staged.key or concerned))
+    return found
+
+
+def expression_text(text: str) -> str:
+    return text if text.startswith("(") else f"({text})"
+
+
+def check_staged(connection: Connection, target: Target, staged: Staged, expected: int) -> None:
+    """Raise `RowsRefused` if the target would not take the rows. Changes nothing.
+
+    One pass over the staged rows; another one over their keys, if there is a key; and, for a target with foreign keys,
+    triggers and the like, the whole merge in a transaction that is taken back.
+    """
+    about = str(staged.target)
+    reasons = conditions(target, staged)
+    lengths = [column.name for column in indexed(target, set(staged.columns))]
+    try:
+        found = connection.execute(survey(staged, [reason.rows for reason in reasons], lengths)).fetchone()
+    except psycopg.Error as error:
+        raise explained(error, "checking the staged rows", about, UNCHANGED) from None
+    assert found is not None
+    total, *counts, longest = found
+    if total != expected:
+        raise Unavailable(
+            f"The staging table has {total} rows of the {expected} that were copied into it: somebody else changed it.",
+            about=str(staged.table),
+            unchanged=UNCHANGED,
+        )
+    for reason, count in zip(reasons, counts, strict=True):
+        if count:
+            shown = _example(connection, staged, reason)
+            raise RowsRefused(
+                f"In {count} of {total} rows {reason.words}{shown}.",
+                about=about,
+                unchanged=UNCHANGED,
+                next_step="filter or repair such rows in the pipeline, or change the target",
+            )
+    if staged.key:
+        _check_repeated(connection, staged)
+    shape = Shape(staged.key, DELETED if staged.deletes else None)
+    if needs_trial(target, set(staged.columns), shape) or longest > _LONG:
+        _try(connection, target, staged)
+
+
+def _example(connection: Connection, staged: Staged, reason: Condition) -> str:
+    if not reason.columns:
+        return ""
+    found = connection.execute(example(staged, reason.columns, reason.rows)).fetchone()
+    return "" if found is None else f", as in the one with {_values(reason.columns, found)}"
+
+
+def _check_repeated(connection: Connection, staged: Staged) -> None:
+    found = connection.execute(repeated_key(staged)).fetchone()
+    if found is not None:
+        *key, count = found
+        raise RowsRefused(
+            f"{count} rows have the same key, {_values(staged.key, key)}: which of them is to stay?",
+            about=str(staged.target),
+            unchanged=UNCHANGED,
+            next_step="leave one row per key in each epoch, for instance the newest: dropDuplicates or a window",
+        )
+
+
+def _try(connection: Connection, target: Target, staged: Staged) -> None:
+    """Merge, let every deferred constraint speak, and take it back."""
+    try:
+        with connection.transaction(force_rollback=True):
+            for statement in merge(staged):
+                connection.execute(statement)
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except psycopg.Error as error:
+        if target.row_security and error.sqlstate == "42501":
+            raise RowsRefused(
+                f"Row security refuses rows: {said(error)}", about=str(staged.target), unchanged=UNCHANGED
+            ) from None
+        refused = explained(error, "trying out the merge", str(staged.target), UNCHANGED)
+        raise refused from None
+
+
+def _values(names: Sequence[str], values: Sequence[Any]) -> str:
+    return ", ".join(f"{name} = {_short(value)}" for name, value in zip(names, values, strict=True))
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "null"
+    return value if len(value) <= _SHOWN else value[:_SHOWN] + "…"

@@ -1,0 +1,135 @@
+"""Committing, rolling back and recovering. No Spark: any process that has the descriptor can finish an epoch."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
+from holdfast.sinks import postgres_staging as staging
+from holdfast.sinks.postgres_catalog import exists, home
+from holdfast.sinks.postgres_connecting import DURABLE, Connection, connected, lost, said, translated
+from holdfast.sinks.postgres_names import COMMITS, TableName
+from holdfast.sinks.postgres_place import Place, Ticket, decode_ticket, read_ticket
+from holdfast.sinks.postgres_statements import Staged, merge
+from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing
+from holdfast.steps import step
+
+
+def commit(place: Place, descriptor: Descriptor, delivery: Delivery) -> None:
+    """Commit, and if the connection breaks at the last moment, once more: the commit row tells whether it took effect,
+    and whoever inserts it again waits for a transaction that is still under way.
+    """
+    ticket = read_ticket(place, descriptor, delivery)
+    try:
+        _commit_once(place, ticket, delivery)
+    except OutcomeUnknown as unknown:
+        try:
+            _commit_once(place, ticket, delivery)
+        except Unavailable:
+            raise unknown from None
+
+
+def _commit_once(place: Place, ticket: Ticket, delivery: Delivery) -> None:
+    repair = f"change the target so that it takes the rows, and start again: they are kept in {ticket.staging}"
+    unchanged = "the target; the rows are still staged"
+    with connected(place.dsn) as connection, translated("merging staged rows", place.where, unchanged, repair):
+        connection.execute(DURABLE)
+        with step("postgres.merge", delivery=delivery):
+            if record(connection, ticket.target, delivery, rows=ticket.rows):
+                _merge(connection, ticket, delivery)
+            staging.drop(connection, ticket.staging)
+        with step("postgres.commit", delivery=delivery):
+            _finish(connection, place, delivery)
+
+
+def record(connection: Connection, target: TableName, delivery: Delivery, *, rows: int) -> bool:
+    """Insert the delivery's commit row; False if it is there. Waits while another transaction is inserting it."""
+    commits = Identifier(target.schema or "", COMMITS)
+    inserted = connection.execute(
+        SQL(
+            "INSERT INTO {} (pipeline, sink, lineage, epoch, generation, target, row_count) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT (pipeline, sink, lineage, epoch) DO NOTHING"
+        ).format(commits),
+        [*_name(delivery), delivery.generation, str(target), rows],
+    )
+    if inserted.rowcount == 1:
+        return True
+    query = SQL("SELECT target FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch = %s")
+    found = connection.execute(query.format(commits), _name(delivery)).fetchone()
+    if found is not None and found[0] != str(target):
+        raise Invalid(
+            f"The epoch was committed to {found[0]}, and is now to be committed to {target}.",
+            about=str(delivery),
+            unchanged="both tables",
+            next_step="give the sink another name: two sinks of one name in one schema cannot be told apart",
+        )
+    return False
+
+
+def _merge(connection: Connection, ticket: Ticket, delivery: Delivery) -> None:
+    columns = staging.columns_of(connection, ticket.staging)
+    if columns is None:
+        raise StagedOutputGone(
+            "The staging table is gone, and the epoch was not committed.",
+            about=str(delivery),
+            unchanged=f"{ticket.target}",
+            next_step="stage the epoch again",
+        )
+    for statement in merge(Staged(ticket.staging, ticket.target, columns, ticket.key, ticket.deletes, ticket.winners)):
+        connection.execute(statement)
+
+
+def _finish(connection: Connection, place: Place, delivery: Delivery) -> None:
+    try:
+        connection.commit()
+    except psycopg.Error as error:
+        if not lost(error):
+            raise
+        raise OutcomeUnknown(
+            f"The connection broke during COMMIT: {said(error)}",
+            about=f"{delivery} in {place.where}",
+            next_step="commit again once the server answers: that settles it, and commits at most once",
+        ) from None
+
+
+def rollback(place: Place, descriptor: Descriptor, delivery: Delivery) -> None:
+    discard(place, read_ticket(place, descriptor, delivery).staging)
+
+
+def recover(place: Place, delivery: Delivery, keep: Descriptor | None) -> Standing:
+    kept = None if keep is None else decode_ticket(place, keep).staged
+    with connected(place.dsn) as connection, translated("recovering", place.where, "the target"):
+        schema = home(connection, place.table)
+        if schema is None:
+            return Standing()
+        standing = _standing(connection, schema, delivery)
+        left = list(staging.leftovers(connection, schema, delivery, kept))
+    discard(place, *left)
+    return standing
+
+
+def discard(place: Place, *tables: TableName) -> None:
+    """Drop staging tables for good. Fine if they are gone."""
+    if not tables:
+        return
+    with connected(place.dsn) as connection, translated("dropping staged rows", place.where, "the target"):
+        for table in tables:
+            with step("postgres.drop", table=table):
+                staging.drop(connection, table)
+                connection.commit()
+
+
+def _standing(connection: Connection, schema: str, delivery: Delivery) -> Standing:
+    if not exists(connection, TableName(schema, COMMITS)):
+        return Standing()
+    query = SQL(
+        "SELECT max(epoch) FILTER (WHERE lineage = %s), max(lineage) FROM {} WHERE pipeline = %s AND sink = %s"
+    ).format(Identifier(schema, COMMITS))
+    found = connection.execute(query, [delivery.lineage, delivery.pipeline, delivery.sink]).fetchone()
+    assert found is not None
+    return Standing(*found)
+
+
+def _name(delivery: Delivery) -> list[str | int]:
+    return [delivery.pipeline, delivery.sink, delivery.lineage, delivery.epoch]

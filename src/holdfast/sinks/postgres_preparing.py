@@ -1,0 +1,90 @@
+"""Before any data moves: the target is there and fits, and everything a commit will do is permitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg.sql import SQL, Identifier
+
+from holdfast.errors import Invalid
+from holdfast.sinks import postgres_staging as staging
+from holdfast.sinks.postgres_catalog import Target, exists, home, read_target
+from holdfast.sinks.postgres_committing import record
+from holdfast.sinks.postgres_connecting import Connection, connected, translated
+from holdfast.sinks.postgres_fitting import check_frame, check_target, new_table_columns
+from holdfast.sinks.postgres_names import COMMITS, TableName
+from holdfast.sinks.postgres_place import Place, Shape
+from holdfast.sinks.postgres_statements import Staged, create_commits, create_target, merge
+from holdfast.sinks.sink import Delivery
+from holdfast.steps import step
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_DDL_LOCK = 0x686F6C6466617374  # "holdfast": two pipelines that start at once make their tables one after the other
+_OLDEST = 140000  # the first with multiranges
+
+
+def prepare(place: Place, schema: StructType, delivery: Delivery) -> None:
+    """Make what is missing, refuse what does not fit, rehearse the rest; all in one transaction."""
+    check_frame(schema, place.shape)
+    with connected(place.dsn) as connection, translated("preparing the target", place.where, "the target"):
+        if connection.info.server_version < _OLDEST:
+            raise Invalid("The server is older than PostgreSQL 14, the oldest one supported.", about=place.where)
+        with step("postgres.prepare", table=place.table):
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_DDL_LOCK])
+            target = _ensure_target(connection, place, schema)
+            check_target(target, schema, place.shape)
+            if not exists(connection, TableName(target.schema, COMMITS)):
+                connection.execute(create_commits(target.schema))
+            _check_same_target(connection, target, delivery)
+            _rehearse(connection, target, schema, place.shape, delivery)
+            connection.commit()
+
+
+def _ensure_target(connection: Connection, place: Place, schema: StructType) -> Target:
+    target = read_target(connection, place.table)
+    if target is not None:
+        return target
+    where = home(connection, place.table)
+    if where is None:
+        name = place.table.schema or "public"
+        raise Invalid(
+            f"There is no schema {name!r} to make the table in.",
+            about=place.where,
+            next_step=f"CREATE SCHEMA {TableName(None, name)}, or name another one",
+        )
+    table = TableName(where, place.table.name)
+    connection.execute(create_target(table, new_table_columns(schema, place.shape), place.shape.key))
+    target = read_target(connection, table)
+    assert target is not None
+    return target
+
+
+def _check_same_target(connection: Connection, target: Target, delivery: Delivery) -> None:
+    """Epochs of one lineage must not be split over two tables: the earlier ones would count as delivered here."""
+    query = SQL(
+        "SELECT target, epoch FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s ORDER BY epoch DESC LIMIT 1"
+    ).format(Identifier(target.schema, COMMITS))
+    found = connection.execute(query, [delivery.pipeline, delivery.sink, delivery.lineage]).fetchone()
+    if found is not None and found[0] != str(target.table):
+        raise Invalid(
+            f"Pipeline {delivery.pipeline!r} has written to {found[0]} as sink {delivery.sink!r} up to epoch "
+            f"{found[1]}, and would now go on in {target.table}.",
+            about=str(target.table),
+            unchanged="both tables",
+            next_step="give the sink another name, or go back to that table; "
+            f"if the table was renamed, UPDATE {target.schema}.{COMMITS} SET target = … for this pipeline and sink",
+        )
+
+
+def _rehearse(connection: Connection, target: Target, schema: StructType, shape: Shape, delivery: Delivery) -> None:
+    """Everything that staging and committing do, on no rows; then take it back."""
+    columns = tuple(field.name for field in schema.fields if field.name != shape.delete)
+    deletes = shape.delete is not None
+    with connection.transaction(force_rollback=True):
+        table = staging.create(connection, target, columns, deletes, delivery, "rehearsal")
+        record(connection, target.table, delivery, rows=0)
+        for statement in merge(Staged(table, target.table, columns, shape.key, deletes, [])):
+            connection.execute(statement)
+        staging.drop(connection, table)

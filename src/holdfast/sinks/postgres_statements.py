@@ -1,0 +1,174 @@
+"""The SQL of the sink, built and nothing else. Every name is quoted, every value a literal or a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
+
+from holdfast.sinks.postgres_catalog import Target
+from holdfast.sinks.postgres_names import ATTEMPT, COMMITS, DELETED, TableName
+
+Winners = list[tuple[int, int]]
+"""The task attempts whose rows count, as ranges with both ends included."""
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """A staging table, and how its rows go into the target."""
+
+    table: TableName
+    target: TableName
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    deletes: bool
+    winners: Winners
+
+
+def ranges(attempts: Sequence[int]) -> Winners:
+    """The same numbers as few ranges: a job's attempts mostly follow one another."""
+    found: Winners = []
+    for attempt in sorted(attempts):
+        if found and attempt == found[-1][1] + 1:
+            found[-1] = (found[-1][0], attempt)
+        else:
+            found.append((attempt, attempt))
+    return found
+
+
+def create_commits(schema: str) -> Composed:
+    return SQL("""
+        CREATE TABLE {} (
+            pipeline text NOT NULL,
+            sink text NOT NULL,
+            lineage bigint NOT NULL,
+            epoch bigint NOT NULL,
+            generation bigint NOT NULL,
+            target text NOT NULL,
+            row_count bigint NOT NULL,
+            committed_at timestamp with time zone NOT NULL DEFAULT now(),
+            PRIMARY KEY (pipeline, sink, lineage, epoch)
+        )""").format(Identifier(schema, COMMITS))
+
+
+def create_target(table: TableName, columns: Sequence[tuple[str, str]], key: Sequence[str]) -> Composed:
+    """A table for rows of this shape, one row per key if there is one."""
+    parts: list[Composable] = [SQL("{} {}").format(Identifier(name), _raw(written)) for name, written in columns]
+    if key:
+        parts.append(SQL("PRIMARY KEY ({})").format(_names(key)))
+    return SQL("CREATE TABLE {} ({})").format(identifier(table), SQL(", ").join(parts))
+
+
+def create_staged(table: TableName, target: Target, columns: Sequence[str], deletes: bool) -> Composed:
+    """A staging table. Its columns have the target's types and collations, so that both agree on which keys are equal,
+    and none of its constraints: which rows count, and which only delete, is known after the copying.
+
+    No autovacuum: it would only get in the way of a table that is gone in a moment.
+    """
+    parts: list[Composable] = []
+    for name in columns:
+        column = target.column(name)
+        assert column is not None
+        collation = SQL(" COLLATE ") + _raw(column.collation) if column.collation else SQL("")
+        parts.append(SQL("{} {}{}").format(Identifier(name), _raw(column.type.written), collation))
+    if deletes:
+        parts.append(SQL("{} boolean").format(Identifier(DELETED)))
+    parts.append(SQL("{} bigint NOT NULL").format(Identifier(ATTEMPT)))
+    return SQL("CREATE TABLE {} ({}) WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)").format(
+        identifier(table), SQL(", ").join(parts)
+    )
+
+
+def copy_into(table: TableName, columns: Sequence[str]) -> Composed:
+    return SQL("COPY {} ({}) FROM STDIN").format(identifier(table), _names([*columns, ATTEMPT]))
+
+
+def merge(staged: Staged) -> list[Composed]:
+    """Deletes, then inserts. Keys go in one order, so that two pipelines that write the same keys do not deadlock."""
+    statements = []
+    if staged.deletes:
+        same = SQL(" AND ").join(SQL("t.{0} = s.{0}").format(Identifier(name)) for name in staged.key)
+        statements.append(
+            SQL("DELETE FROM {} t USING {} s WHERE s.{} IS TRUE AND {} AND {}").format(
+                identifier(staged.target), identifier(staged.table), Identifier(DELETED), winning(staged.winners), same
+            )
+        )
+    insert = SQL("INSERT INTO {} ({}) SELECT {} FROM {} s WHERE {}").format(
+        identifier(staged.target),
+        _names(staged.columns),
+        _names(staged.columns),
+        identifier(staged.table),
+        counting(staged),
+    )
+    if staged.key:
+        rest = [name for name in staged.columns if name not in staged.key]
+        update = SQL(", ").join(SQL("{0} = EXCLUDED.{0}").format(Identifier(name)) for name in rest)
+        action = SQL("UPDATE SET ") + update if rest else SQL("NOTHING")
+        insert = SQL("{} ORDER BY {} ON CONFLICT ({}) DO {}").format(
+            insert, _names(staged.key), _names(staged.key), action
+        )
+    return [*statements, insert]
+
+
+def counting(staged: Staged) -> Composable:
+    """The staged rows that go in: those of winning attempts that do not delete."""
+    return kept(staged, winning(staged.winners))
+
+
+def kept(staged: Staged, rows: Composable) -> Composable:
+    """Of these rows, those that do not delete."""
+    return SQL("s.{} IS NOT TRUE AND {}").format(Identifier(DELETED), rows) if staged.deletes else rows
+
+
+def winning(winners: Winners) -> Composed:
+    """The staged rows that count at all: an attempt that was repeated, or outrun by another, may have left some."""
+    text = "{" + ",".join(f"[{first},{last}]" for first, last in winners) + "}"
+    return SQL("s.{} <@ {}::int8multirange").format(Identifier(ATTEMPT), Literal(text))
+
+
+def key_is_null(key: Sequence[str]) -> Composed:
+    return SQL("({})").format(SQL(" OR ").join(SQL("s.{} IS NULL").format(Identifier(name)) for name in key))
+
+
+def survey(staged: Staged, conditions: Sequence[Composable], lengths: Sequence[str]) -> Composed:
+    """How many rows count, how many meet each condition, and how long the values of the indexed columns get."""
+    counts: list[Composable] = [SQL("count(*)")]
+    counts += [SQL("count(*) FILTER (WHERE {})").format(condition) for condition in conditions]
+    longest: list[Composable] = [SQL("coalesce(octet_length(s.{}::text), 0)").format(Identifier(n)) for n in lengths]
+    counts.append(SQL("coalesce(max({}), 0)").format(SQL(" + ").join(longest or [SQL("0")])))
+    return SQL("SELECT {} FROM {} s WHERE {}").format(
+        SQL(", ").join(counts), identifier(staged.table), winning(staged.winners)
+    )
+
+
+def example(staged: Staged, columns: Sequence[str], condition: Composable) -> Composed:
+    shown = SQL(", ").join(SQL("left(s.{}::text, 81)").format(Identifier(name)) for name in columns)
+    return SQL("SELECT {} FROM {} s WHERE {} AND {} LIMIT 1").format(
+        shown, identifier(staged.table), winning(staged.winners), condition
+    )
+
+
+def repeated_key(staged: Staged) -> Composed:
+    """One key that more than one row has."""
+    shown = SQL(", ").join(SQL("left(s.{}::text, 81)").format(Identifier(name)) for name in staged.key)
+    names = SQL(", ").join(SQL("s.{}").format(Identifier(name)) for name in staged.key)
+    return SQL("SELECT {}, count(*) FROM {} s WHERE {} GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
+        shown, identifier(staged.table), winning(staged.winners), names
+    )
+
+
+def identifier(table: TableName) -> Identifier:
+    return Identifier(table.name) if table.schema is None else Identifier(table.schema, table.name)
+
+
+def expression(text: str) -> Composable:
+    """SQL that the server itself wrote down, such as a constraint's expression."""
+    return _raw(f"({text})")
+
+
+def _names(names: Sequence[str]) -> Composed:
+    return SQL(", ").join(map(Identifier, names))
+
+
+def _raw(text: str) -> Composable:
+    return SQL(text)  # from our own tables or from the catalog

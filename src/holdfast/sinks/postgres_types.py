@@ -1,0 +1,138 @@
+"""Which PostgreSQL type a Spark type becomes, and which ones that exist already take it.
+
+A column takes a type if every value arrives as it was, or is found out while it is staged: a long goes into an
+integer column as long as it fits. What would lose something without a word is refused before any data moves, with one
+exception: timestamps are rounded to a column's precision, since Spark has no type for fewer digits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+_NEW = {
+    "ByteType": "smallint",
+    "ShortType": "smallint",
+    "IntegerType": "integer",
+    "LongType": "bigint",
+    "FloatType": "real",
+    "DoubleType": "double precision",
+    "StringType": "text",
+    "CharType": "text",
+    "VarcharType": "text",
+    "BooleanType": "boolean",
+    "DateType": "date",
+    "TimestampType": "timestamp with time zone",
+    "TimestampNTZType": "timestamp without time zone",
+    "BinaryType": "bytea",
+}
+_INTEGERS = {"int2", "int4", "int8", "numeric"}
+_TAKEN_BY = {
+    "ByteType": _INTEGERS | {"float4", "float8"},
+    "ShortType": _INTEGERS | {"float4", "float8"},
+    "IntegerType": _INTEGERS | {"float8"},
+    "LongType": _INTEGERS,
+    "FloatType": {"float4", "float8"},
+    "DoubleType": {"float8"},
+    "DecimalType": {"numeric"},
+    "BooleanType": {"bool"},
+    "DateType": {"date"},
+    "TimestampType": {"timestamptz"},
+    "TimestampNTZType": {"timestamp"},
+    "BinaryType": {"bytea"},
+}
+_STRINGS = {"StringType", "CharType", "VarcharType"}
+_DOCUMENTS = {"StructType", "MapType", "VariantType"}
+_NO_STRING = "NBDTA"  # numbers, booleans, dates and times, timespans, arrays: a string there is a forgotten cast
+
+
+class PgType(msgspec.Struct, frozen=True):
+    """A type as the catalog knows it; for a domain, the type it is made of."""
+
+    name: str
+    """As in pg_type: `int4`, not `integer`."""
+    category: str
+    modifier: int
+    written: str
+    """As one writes it, with length or precision."""
+    element: PgType | None = None
+
+    @property
+    def scale(self) -> int | None:
+        """Digits after the point that a numeric keeps; None if it keeps all."""
+        if self.name != "numeric" or self.modifier < 0:
+            return None
+        return (((self.modifier - 4) & 0x7FF) ^ 1024) - 1024  # eleven bits with a sign
+
+    @property
+    def varies(self) -> bool:
+        """Whether a value can be too long for an index."""
+        return self.category in "SAUXVEI" or self.name == "numeric"
+
+
+def goes_as_json(data_type: DataType) -> bool:
+    """Whether values travel as JSON documents: structs, maps, variants, and arrays of them."""
+    kind = type(data_type).__name__
+    return kind in _DOCUMENTS or (kind == "ArrayType" and goes_as_json(_element(data_type)))
+
+
+def new_column(data_type: DataType) -> str | None:
+    """The type of a column that is made for this; None if there is none."""
+    kind = type(data_type).__name__
+    if kind == "DecimalType":
+        precise: Any = data_type
+        return f"numeric({precise.precision},{precise.scale})"
+    if goes_as_json(data_type):
+        return "jsonb"
+    if kind == "ArrayType":
+        element = new_column(_element(data_type))
+        return None if element is None else element.removesuffix("[]") + "[]"
+    return _NEW.get(kind)
+
+
+def why_not(data_type: DataType, column: PgType) -> str | None:
+    """What keeps a column of this type from taking the values; None if it takes them."""
+    kind = type(data_type).__name__
+    if new_column(data_type) is None:
+        return f"a sink to PostgreSQL does not know Spark's type {data_type.simpleString()}"
+    if goes_as_json(data_type):
+        return _unless(column.name in {"jsonb", "json", "text"}, data_type, column)
+    if kind == "ArrayType":
+        if column.element is None:
+            return _unless(column.name in {"jsonb", "json"}, data_type, column)
+        return why_not(_element(data_type), column.element)
+    if kind in _STRINGS:
+        return _unless(column.category not in _NO_STRING and column.name != "bytea", data_type, column)
+    if kind == "DecimalType" and column.scale is not None:
+        precise: Any = data_type
+        if column.scale < precise.scale:
+            return f"{column.written} would round {data_type.simpleString()}"
+    return _unless(column.name in _TAKEN_BY[kind], data_type, column)
+
+
+def cast_for(data_type: DataType, column: PgType) -> str | None:
+    """What Spark makes of a value before it travels: "json", another type of its own, or nothing.
+
+    A float becomes a double where the column is one: its shortest decimal form would be read as another double.
+    """
+    if goes_as_json(data_type):
+        return "json"
+    if type(data_type).__name__ == "ArrayType":
+        if column.element is None:
+            return "json"
+        element = cast_for(_element(data_type), column.element)
+        return None if element is None else f"array<{element}>"
+    return "double" if type(data_type).__name__ == "FloatType" and column.name == "float8" else None
+
+
+def _unless(taken: bool, data_type: DataType, column: PgType) -> str | None:
+    return None if taken else f"{column.written} does not take {data_type.simpleString()}"
+
+
+def _element(data_type: Any) -> DataType:
+    element: DataType = data_type.elementType
+    return element

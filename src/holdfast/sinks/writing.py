@@ -1,0 +1,107 @@
+"""Having Spark's executors write a frame into a directory, and telling its failures apart."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.sinks.sink import RowsRefused
+from holdfast.steps import step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Classes of SQLSTATE that say: these values, this shape. All others are not the rows' fault.
+DATA_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
+DISK_TROUBLE = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error")
+DISK_TROUBLE_HERE = ("Permission denied", "Mkdirs failed", "not a directory", "Not a directory", "No such file")
+_changing_settings = threading.RLock()
+
+
+def write_rows(
+    frame: DataFrame,
+    path: str,
+    format: str,
+    *,
+    options: Mapping[str, str] | None = None,
+    partition_by: Sequence[str] = (),
+) -> None:
+    """Write a frame into an existing directory, as one Spark job. Nothing is synced.
+
+    `RowsRefused` where the data or its shape is to blame, `Unavailable` where the disk is. Any other failure of Spark
+    (cancelled, an executor lost, the source unreadable) comes out as it is.
+    """
+    with step("sink.write", format=format):
+        writer = frame.write.format(format).mode("append").options(**dict(options or {}))
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
+        try:
+            writer.save(f"file://{path}")
+        except Exception as error:
+            explained = explain(error, path)
+            if explained is None:
+                raise
+            raise explained from error
+
+
+def explain(error: BaseException, path: str) -> HoldfastError | None:
+    """The error of ours that a failed write amounts to; None if it is not about the rows nor about this disk."""
+    cause: BaseException | None = error
+    seen = 0
+    while cause is not None and seen < 20:
+        state = _sql_state(cause)
+        if state is not None and state.startswith(DATA_STATES):
+            return RowsRefused(
+                f"Spark could not write these rows: {essence(cause)}",
+                about=path,
+                unchanged="everything that readers see",
+                next_step="correct the query, or filter such rows out, and start again",
+            )
+        cause, seen = getattr(cause, "_cause", None) or cause.__cause__, seen + 1
+    text = str(error)
+    if any(words in text for words in DISK_TROUBLE) or (path in text and any(w in text for w in DISK_TROUBLE_HERE)):
+        return Unavailable(
+            f"Spark could not write there: {essence(error)}",
+            code="sink.disk",
+            about=path,
+            unchanged="everything that readers see",
+            next_step="make room, or allow the executors' user to write there, and try again",
+        )
+    return None
+
+
+@contextlib.contextmanager
+def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Change a session's settings for the length of a block. One block at a time within this process."""
+    with _changing_settings:
+        before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
+        try:
+            for name, value in wanted.items():
+                session.conf.set(name, value)
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, old)
+
+
+def _sql_state(error: BaseException) -> str | None:
+    asking = getattr(error, "getSqlState", None)
+    state = asking() if callable(asking) else None
+    return state if isinstance(state, str) else None
+
+
+def essence(error: BaseException) -> str:
+    """The one line of a long report that says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if "Traceback" in "".join(lines[:3]):
+        return lines[-1][:300]
+    telling = next((line for line in lines if "Exception: " in line), lines[0])
+    return telling[:300]
