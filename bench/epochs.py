@@ -161,9 +161,8 @@ def _captured_bytes(spark: Any, folder: Path) -> Row:
     captured: dict[int, int] = {}
     for _ in range(12):
         ours.epoch()
-        captured |= {
-            number: manifest.size_bytes for number in store.list_ids() if (manifest := store.load_by_id(number))
-        }
+        manifests = filter(None, map(store.load_by_id, store.list_ids()))
+        captured |= {manifest.checkpoint_id: manifest.size_bytes for manifest in manifests}
     ours.close()
     newest = max(captured)
     # Checkpoint N has captured state up to version N-1.

@@ -20,7 +20,7 @@ from holdfast.epochs.recovery import OnChange
 from holdfast.errors import Invalid
 from holdfast.sinks import Sink
 from holdfast.spark.query import check_frame
-from holdfast.spark.running import Run, Supervision
+from holdfast.spark.running import Run, Supervision, restarts_by_default
 from holdfast.spark.start import Definition
 from holdfast.spark.tables import ReferenceTable, pin_table
 from holdfast.spark.workdir import Workdir
@@ -127,14 +127,16 @@ class Pipeline:
         *,
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
-        restarts: int = 3,
+        restarts: int | None = None,
     ) -> None:
         """Run until the query ends by itself or is asked to stop; Ctrl-C and SIGTERM finish the epoch and return.
 
         What may pass by itself (a store or a sink that cannot be reached, a workdir that turned out damaged) is tried
-        again, at most `restarts` times without an epoch in between. Everything else raises.
+        again, at most `restarts` times without an epoch in between (by default what the environment's HOLDFAST_RESTARTS
+        says, or 3). Everything else raises.
         """
-        Supervision(self._definition(frame, output_mode, trigger), restarts=restarts).run()
+        allowed = restarts_by_default() if restarts is None else restarts
+        Supervision(self._definition(frame, output_mode, trigger), restarts=allowed).run()
 
     def start(self, frame: DataFrame, *, output_mode: str = "append", trigger: Mapping[str, Any] | None = None) -> Run:
         """Recover, start the query and return a handle with `stop()` and `await_termination()`."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from holdfast.errors import Conflict, Fenced, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.spark.attempt import Attempt
 from holdfast.spark.reports import Notice, tell
 from holdfast.spark.start import Checked, Definition, check, recover_and_start
 
 log = logging.getLogger("holdfast.spark")
 PAUSES = (0.5, 2.0, 8.0, 30.0)
+RESTARTS = "HOLDFAST_RESTARTS"
+"""The environment's say in how often to start again, where the pipeline itself says nothing."""
 
 _WORKDIR_TROUBLE = re.compile(
     r"CANNOT_LOAD_STATE_STORE|CANNOT_READ_[A-Z_]*|STATE_STORE_[A-Z_]*NOT_(?:FOUND|EXIST)|Incomplete log file"
@@ -107,7 +110,7 @@ class Supervision:
         seconds = PAUSES[min(failures, len(PAUSES)) - 1]
         reason = error.message if isinstance(error, HoldfastError) else str(error).strip().splitlines()[0]
         text = f"starting again in {seconds:g} s ({failures} of {self._restarts}): {reason}"
-        log.warning("%s: %s", self._definition.name, text)
+        log.warning("%s: %s", self._definition.name, text, extra={"is_told": True})
         tell(Notice(self._definition.name, text, "warning"))
         self._stopped.wait(seconds)
 
@@ -132,6 +135,14 @@ class Supervision:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def restarts_by_default() -> int:
+    """How often to start again where nobody says."""
+    text = os.environ.get(RESTARTS) or "3"
+    if not text.isascii() or not text.isdigit():
+        raise Invalid(f"{RESTARTS} is a whole number from 0, not {text!r}.", code="pipeline.restarts", about=RESTARTS)
+    return int(text)
 
 
 def is_passing(error: BaseException) -> bool:

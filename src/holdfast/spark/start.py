@@ -143,7 +143,7 @@ def recover_and_start(checked: Checked, *, is_suspect: bool = False) -> Attempt:
     observed = msgspec.structs.replace(looked.observed, sinks=standings)
     plan = plan_recovery(observed, checked.wanted)
     for sentence in plan.words():
-        log.info("%s: %s", name, sentence)
+        log.info("%s: %s", name, sentence, extra={"is_told": True})
         tell(Notice(name, sentence))
     if newest is not None and plan.unfinished:
         newest = _finish(plan, newest, checked, generation)
@@ -229,9 +229,9 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
         .option("checkpointLocation", str(definition.workdir.path))
         .queryName(definition.name)
     )
-    if definition.trigger:
-        writer = writer.trigger(**definition.trigger)
     try:
+        if definition.trigger:
+            writer = writer.trigger(**definition.trigger)
         attempt.query = writer.start()
     except Exception as error:
         raise _refused_by_spark(definition, error) from error

@@ -169,11 +169,10 @@ class Workdir:
 
     def _numbers(self, folder: str) -> tuple[int, ...]:
         try:
-            return tuple(
-                sorted(int(name) for name in os.listdir(self.path / folder) if name.isascii() and name.isdigit())
-            )
+            names = os.listdir(self.path / folder)
         except (FileNotFoundError, NotADirectoryError):
             return ()
+        return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
 
 
 def _local_path(text: str) -> Path:
