@@ -155,8 +155,10 @@ class CheckpointStore:
         chunks = as_chunks(chunks)
         self._sidecars.create_ahead(checkpoint_id, chunks, statesum.state_checksum({}, chunks) or "")
 
-    def update_manifest(self, manifest: CheckpointManifest) -> None:
+    def update_manifest(self, manifest: CheckpointManifest) -> CheckpointManifest:
         """Move sink statuses (and sink epochs) of a saved checkpoint forward; nothing else may change.
+
+        Returns the manifest as it is stored now.
 
         Guarantees: atomic against other updates; `latest` stays where it is. `NotFound` if it was never saved.
         """
@@ -185,6 +187,7 @@ class CheckpointStore:
                     next_step="save it first",
                 )
         self._retain(updated[0])
+        return updated[0]
 
     def prune(self, keep_count: int) -> int:
         """Remove old checkpoints so that `keep_count` complete ones stay, and orphans; returns how many went.

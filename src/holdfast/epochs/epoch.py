@@ -220,8 +220,7 @@ class EpochRunner:
             return
         settled = with_statuses(manifest, outcomes)
         with step("epoch.settle", epoch=manifest.epoch):
-            self._store.update_manifest(settled)
-        self.newest = settled
+            self.newest = self._store.update_manifest(settled)
 
     # An epoch once more
 

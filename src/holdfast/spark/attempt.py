@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.epochs.epoch import EpochRunner
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL = 0.1
+_LAG_UNITS = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
 
 
 class WorkdirCapturing:
@@ -51,12 +52,14 @@ class Attempt:
         *,
         pipeline: str,
         workdir: Workdir,
+        sources: tuple[str, ...],
         runner: EpochRunner,
         facts_of: Callable[[int, Mapping[str, Any]], EpochFacts],
         lineage: int,
     ) -> None:
         self._pipeline = pipeline
         self._workdir = workdir
+        self._sources = sources
         self._runner = runner
         self._facts_of = facts_of
         self._lineage = lineage
@@ -136,7 +139,7 @@ class Attempt:
             steps, is_replay = self._done[batch_id]
             newest = self._runner.newest
             self._reported = batch_id
-            self._summary = _summary(progress)
+            self._summary = _summary(progress, self._sources)
             self._done = {number: kept for number, kept in self._done.items() if number >= batch_id}
             tell(
                 EpochReport(
@@ -148,7 +151,7 @@ class Attempt:
                     rows_per_second=float(progress["processedRowsPerSecond"] or 0.0),
                     seconds=self._summary["seconds"],
                     watermark=newest.watermark if newest else None,
-                    lag=_lag(progress),
+                    lag=self._summary["lag"],
                     steps=steps,
                     sinks=_statuses(newest),
                     checkpoint_bytes=newest.size_bytes if newest else 0,
@@ -157,25 +160,25 @@ class Attempt:
             )
 
 
-def _summary(progress: Any) -> dict[str, Any]:
+def _summary(progress: Any, sources: Sequence[str]) -> dict[str, Any]:
     """What the next checkpoint says of this epoch, so that the store alone can tell how the pipeline fares."""
     return {
         "epoch": progress["batchId"] + 1,
         "rows": int(progress["numInputRows"]),
         "rows_per_second": round(float(progress["processedRowsPerSecond"] or 0.0), 3),
         "seconds": dict(progress["durationMs"]).get("triggerExecution", 0) / 1000,
-        "lag": _lag(progress),
+        "lag": _lag(progress, sources),
     }
 
 
-def _lag(progress: Any) -> dict[str, str]:
+def _lag(progress: Any, sources: Sequence[str]) -> dict[str, str]:
     """How far each source says it is behind; most say nothing."""
     found = {}
-    for place, source in enumerate(progress["sources"]):
+    for name, source in zip(sources, progress["sources"], strict=False):
         metrics = dict(source["metrics"] or {})
-        for key in ("maxOffsetsBehindLatest", "numFilesOutstanding", "numBytesOutstanding"):
+        for key, unit in _LAG_UNITS.items():
             if key in metrics:
-                found[str(place)] = str(metrics[key])
+                found[name] = f"{metrics[key]} {unit}"
                 break
     return found
 

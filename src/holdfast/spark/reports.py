@@ -28,6 +28,7 @@ class EpochReport(msgspec.Struct, frozen=True):
     """Seconds per step of the protocol."""
     sinks: dict[str, str]
     checkpoint_bytes: int
+    """What it wrote of state: batch objects and operators, less the manifest."""
     is_replay: bool = False
 
 

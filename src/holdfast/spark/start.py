@@ -179,8 +179,7 @@ def _finish(plan: Plan, newest: CheckpointManifest, checked: Checked, generation
         return newest
     settled = with_statuses(newest, dict.fromkeys(finished, SinkCommitStatus.committed()))
     with step("epoch.settle", epoch=newest.epoch):
-        definition.store.update_manifest(settled)
-    return settled
+        return definition.store.update_manifest(settled)
 
 
 def _runner(
@@ -220,6 +219,7 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
         pipeline=definition.name,
         workdir=definition.workdir,
         runner=runner,
+        sources=tuple(source.name for source in checked.query.sources),
         facts_of=lambda batch_id, summary: facts_of(checked, plan.lineage, batch_id, summary),
         lineage=plan.lineage,
     )
