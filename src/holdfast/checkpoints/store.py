@@ -98,6 +98,10 @@ class CheckpointStore:
         if self._lease:
             self._lease.check()
 
+    def has_written(self, manifest: CheckpointManifest) -> bool:
+        """Whether it was this very handle that saved a manifest, whoever has updated it since."""
+        return manifest.own.write_id == self._write_id(manifest.checkpoint_id)
+
     def next_id(self) -> int:
         """An id above everything this store shows a trace of, saved or not."""
         listed = (info.key for folder in self._catalog.layout.folders for info in self.objects.list(folder))
@@ -317,6 +321,9 @@ class CheckpointStore:
     def _can_build_on(self, parent_id: int) -> bool:
         return self._cleaner.is_there(parent_id) and self._cleaner.knows(parent_id)
 
+    def _write_id(self, checkpoint_id: int) -> str:
+        return f"{self._writer_id}-{checkpoint_id}"
+
     def _vouched(self) -> frozenset[str]:
         """Batch objects that need no look: what the last checkpoint of the one who holds the lease needs, too."""
         return self._cleaner.newest_objects if self._lease else frozenset()
@@ -351,7 +358,7 @@ class CheckpointStore:
         filled, body = stamped(
             manifest,
             # The same for a second attempt at the same id, so that one whose reply was lost recognises itself.
-            write_id=f"{self._writer_id}-{manifest.checkpoint_id}",
+            write_id=self._write_id(manifest.checkpoint_id),
             generation=self._lease.generation if self._lease else None,
             vnode_count=self._vnode_count,
             sidecar=sidecar,

@@ -23,6 +23,8 @@ PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
 UNEXPECTED = 1
 
 VERBS = {
+    "run": "Run a pipeline's file, and watch it.",
+    "status": "Show how a pipeline fares.",
     "ls": "List checkpoints, newest first.",
     "show": "Show everything one checkpoint says.",
     "diff": "Show what changed from one checkpoint to another.",
@@ -32,7 +34,7 @@ VERBS = {
     "gc": "Remove what no checkpoint owns.",
 }
 
-HELP = """Look at, verify, repair and clean up the checkpoints of a pipeline.
+HELP = """Run a pipeline; look at, verify, repair and clean up its checkpoints.
 
 A store's address is a path, file://, s3://, gs:// or az://. Directories that LaminarDB wrote open as they are.
 Nothing is ever removed or changed before it has been shown and agreed to.
@@ -40,6 +42,8 @@ Nothing is ever removed or changed before it has been shown and agreed to.
 
 EPILOG = """\b
 Examples:
+  holdfast run --master local[4] orders.py          run a pipeline's file, and watch it
+  holdfast status s3://bucket/orders --watch        how it fares, from anywhere
   holdfast ls /data/orders                          what is there
   holdfast show s3://bucket/orders latest           where it would resume, sinks, state
   holdfast diff /data/orders 41 42                  what one epoch moved

@@ -59,7 +59,7 @@ class MachineOutput:
             "data": data,
             "notes": self._notes,
         }
-        _write(self._stdout, envelope)
+        write(self._stdout, envelope)
 
     def fail(self, error: HoldfastError, kind: str | None = None) -> None:
         described = {
@@ -71,11 +71,12 @@ class MachineOutput:
             "unchanged": error.unchanged,
             "next_step": error.next_step,
         }
-        _write(self._stderr, {"holdfast": ENVELOPE_VERSION, "command": self._command, "error": described})
+        write(self._stderr, {"holdfast": ENVELOPE_VERSION, "command": self._command, "error": described})
 
 
-def _write(stream: IO[str], value: Any) -> None:
+def write(stream: IO[str], value: Any, *, in_one_line: bool = False) -> None:
+    """One JSON document; where it is one of a stream, in one line also at a terminal."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    if stream.isatty():
+    if stream.isatty() and not in_one_line:
         text = msgspec.json.format(text, indent=2)
     stream.write(_ODD.sub(r"\\u007f", text) + "\n")

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import click
@@ -37,10 +37,19 @@ LEAST_WRAPPED = 10
 class PeopleOutput:
     """Words for a person. Every piece of text is escaped here, whatever it came from."""
 
-    def __init__(self, stdin: IO[str], stdout: IO[str], stderr: IO[str], *, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        stdin: IO[str],
+        stdout: IO[str],
+        stderr: IO[str],
+        *,
+        environment: Mapping[str, str],
+        columns: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
+    ) -> None:
         self._stdin = stdin
         self._stdout = stdout
         self._stderr = stderr
+        self._columns = columns
         self._bar: Bar = Unseen()
         simple = environment.get("TERM") == "dumb"
         self.is_terminal = stdout.isatty()
@@ -85,7 +94,7 @@ class PeopleOutput:
     def _columns_that_fit(self, widths: list[int], spare: Sequence[int]) -> list[int]:
         """All columns, or on a narrow terminal those without as many of the spare ones as it takes."""
         columns = list(range(len(widths)))
-        room = shutil.get_terminal_size().columns if self.is_terminal else sum(widths) * 2
+        room = self._columns() if self.is_terminal else sum(widths) * 2
         for n in spare:
             taken = sum(widths[n] + len(GAP) for n in columns[:-1]) + min(widths[-1], LEAST_LAST)
             if taken > room:
@@ -95,7 +104,7 @@ class PeopleOutput:
     def _wrapped(self, text: str, indent: int) -> list[str]:
         """The last column in as many lines as the terminal's width asks for; one line where there is no terminal."""
         text = printable(text)
-        room = shutil.get_terminal_size().columns - indent if self.is_terminal else 0
+        room = self._columns() - indent if self.is_terminal else 0
         if room < LEAST_WRAPPED or width(text) <= room:
             return [text]
         return textwrap.wrap(text, room, break_on_hyphens=False) or [""]

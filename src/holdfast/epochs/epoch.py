@@ -169,14 +169,15 @@ class EpochRunner:
     def _decide(self, manifest: CheckpointManifest, chunks: list[bytes], staged: Mapping[str, Descriptor]) -> None:
         """The commit point. From here on the epoch is finished by this driver or by the next one.
 
-        Only a decision that somebody else has made takes back what was staged here. Any other failure may have come
-        after the manifest was there: the next start looks, and then finishes the epoch or removes what was staged.
+        What was staged here is taken back only if it is sure that our manifest is not there. Any failure may have come
+        after it was written: the next start looks, and then finishes the epoch or removes what was staged.
         """
         with step("epoch.decide", epoch=manifest.epoch, checkpoint_id=manifest.checkpoint_id):
             try:
                 self._store.save_with_state(manifest, chunks or None)
             except Fenced as fenced:
-                self._roll_back(staged, manifest.epoch)
+                if not self._may_have_decided(manifest.checkpoint_id):
+                    self._roll_back(staged, manifest.epoch)
                 self._store.check_lease()  # taken over: say so, and stop
                 raise Conflict(
                     f"A driver that has been taken over decided epoch {manifest.epoch} at the last moment.",
@@ -186,6 +187,14 @@ class EpochRunner:
                     next_step="start the pipeline again: it finishes what was decided",
                 ) from fenced
         self._next_id = manifest.checkpoint_id + 1
+
+    def _may_have_decided(self, checkpoint_id: int) -> bool:
+        """Whether the manifest there is ours after all: a lost reply looks as if somebody else had been first."""
+        try:
+            stored = self._store.load_by_id(checkpoint_id)
+        except HoldfastError:
+            return True
+        return stored is not None and self._store.has_written(stored)
 
     # After the decision
 

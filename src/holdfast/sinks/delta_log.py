@@ -115,12 +115,14 @@ class DeltaLog:
 
         for _ in range(ATTEMPTS):
             table = self.open()
+            looked_at = table.version()
             if self.has(table, delivery):
                 return
             try:
                 act(table)
-            except CommitFailedError:
-                continue  # somebody committed first, perhaps this very delivery
+            except CommitFailedError as error:
+                if self.open().version() == looked_at:  # then nobody was first
+                    raise self._not_taken(error) from error
             except (HoldfastError, OSError):
                 # Whoever commits it clears away what was staged, also from under the feet of somebody slower.
                 if not self.has(self.open(), delivery):
@@ -221,15 +223,19 @@ class DeltaLog:
             yield
         except CommitFailedError:
             raise
+        except DeltaProtocolError as error:
+            raise self._not_taken(error, Invalid) from error
         except (DeltaError, OSError) as error:
-            kind: type[HoldfastError] = Invalid if isinstance(error, DeltaProtocolError) else Unavailable
-            raise kind(
-                f"The table did not take a commit: {_line(error)}",
-                code="sink.delta",
-                about=self.path,
-                unchanged="what the table's readers see",
-                next_step="see to the cause, and try again",
-            ) from error
+            raise self._not_taken(error) from error
+
+    def _not_taken(self, error: Exception, kind: type[HoldfastError] = Unavailable) -> HoldfastError:
+        return kind(
+            f"The table did not take a commit: {_line(error)}",
+            code="sink.delta",
+            about=self.path,
+            unchanged="what the table's readers see",
+            next_step="see to the cause, and try again",
+        )
 
 
 def _is_whole(path: str, size: int) -> bool:

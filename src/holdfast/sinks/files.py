@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json", "orc", "parquet")
-EPOCH_FILE = "_epoch.json"
+EPOCH_FILE = "_epoch"
 STAGING = "_staging"
 SECRET_WORDS = ("key", "secret", "password", "token", "credential")
 ALREADY_THERE = (errno.ENOTEMPTY, errno.EEXIST)
@@ -36,7 +36,7 @@ class FileSink:
 
     Each epoch is one directory, `<path>/epoch=000017`, or `epoch=<lineage>-000017` after a rewind. Spark, pyarrow and
     others read the whole path as one table, with the epoch as a column. What begins with `_` is ours and no reader
-    shows it; a glob such as `**/*.parquet` would, so read the directory, or `epoch=*/*.parquet`.
+    shows it; a glob such as `**/*.parquet` would, so read the directory, or `epoch=*/part-*`.
 
     Guarantees: readers see an epoch whole or not at all; an epoch appears once, whoever commits it and how often; it is
     on disk before `commit` returns. An epoch without rows is there, too.

@@ -1,6 +1,7 @@
 """Which PostgreSQL type a Spark type becomes, and which ones that exist already take it.
 
-A column takes a type if every value arrives as it was, or is found out while it is staged: a long goes into an
+Arrays of arrays become PostgreSQL's arrays of several dimensions, whose type is that of the arrays within; those of
+uneven length are found out when they are staged. A column takes a type if every value arrives as it was, or is found out while it is staged: a long goes into an
 integer column as long as it fits. What would lose something without a word is refused before any data moves, with one
 exception: timestamps are rounded to a column's precision, since Spark has no type for fewer digits.
 """
@@ -104,7 +105,8 @@ def why_not(data_type: DataType, column: PgType) -> str | None:
     if kind == "ArrayType":
         if column.element is None:
             return _unless(column.name in {"jsonb", "json"}, data_type, column)
-        return why_not(_element(data_type), column.element)
+        element = _element(data_type)
+        return why_not(element, column if type(element).__name__ == "ArrayType" else column.element)
     if kind in _STRINGS:
         return _unless(column.category not in _NO_STRING and column.name != "bytea", data_type, column)
     if kind == "DecimalType" and column.scale is not None:
@@ -124,8 +126,9 @@ def cast_for(data_type: DataType, column: PgType) -> str | None:
     if type(data_type).__name__ == "ArrayType":
         if column.element is None:
             return "json"
-        element = cast_for(_element(data_type), column.element)
-        return None if element is None else f"array<{element}>"
+        element = _element(data_type)
+        cast = cast_for(element, column if type(element).__name__ == "ArrayType" else column.element)
+        return None if cast is None else f"array<{cast}>"
     return "double" if type(data_type).__name__ == "FloatType" and column.name == "float8" else None
 
 

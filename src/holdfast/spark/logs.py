@@ -126,7 +126,7 @@ def _object(line: str, about: str) -> dict[str, Any]:
 
 
 def _settings(head: dict[str, Any], about: str) -> dict[str, str]:
-    settings = head.get("conf", {})
+    settings = head.get("conf") or {}
     if not isinstance(settings, dict):
         raise _torn(about, f"conf is {type(settings).__name__}")
     return {key: str(value) for key, value in settings.items()}

@@ -192,12 +192,14 @@ class ExactlyOnceConformance(SinkConformance):
         self.open().commit(first, delivery(1))
         assert self.rows() == A + B
 
-    def test_what_two_drivers_staged_is_committed_once(self) -> None:
+    @pytest.mark.parametrize("newer_first", [True, False], ids=["newer first", "older first"])
+    def test_what_two_drivers_staged_is_committed_once(self, newer_first: bool) -> None:
         """A query need not be deterministic: the second driver has other rows for the same epoch."""
-        first, second = self.stage(A, delivery(1)), self.stage(B, delivery(1, generation=2))
-        self.sink.commit(second, delivery(1, generation=2))
-        self.sink.commit(first, delivery(1))
-        assert self.rows() == B
+        older, newer = delivery(1), delivery(1, generation=2)
+        commits = [(self.stage(A, older), older), (self.stage(B, newer), newer)]
+        for descriptor, to in reversed(commits) if newer_first else commits:
+            self.sink.commit(descriptor, to)
+        assert self.rows() == (B if newer_first else A)
         assert self.leftovers() == []
 
     def test_commit_by_two_drivers_at_once(self) -> None:

@@ -259,7 +259,7 @@ def _report(order: _Order, status: int) -> KilledRun:
     events = [Event(*found) for found in _whole_lines(order.folder, "events")]
     acknowledged = _whole_lines(order.folder, "acknowledged")
     watch = _Watch(order.kill_at)
-    reached = [event for event in events if watch.is_due(event)] == events[-1:] != []
+    reached = [place for place, event in enumerate(events) if watch.is_due(event)] == [len(events) - 1]
     if reached and status == -signal.SIGKILL:
         return KilledRun(events[-1], True, acknowledged, events)
     if status == 0:
