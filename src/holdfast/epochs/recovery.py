@@ -43,6 +43,8 @@ class SeenWorkdir(msgspec.Struct, frozen=True):
     committed: int = -1
     problem: str | None = None
     """Why Spark could not go on from it, or what in it is not as it was captured."""
+    store: str | None = None
+    """Where the pipeline that marked it keeps its checkpoints."""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -126,11 +128,14 @@ def _check_belongings(seen: Observed, wanted: Wanted) -> None:
     workdir = seen.workdir
     if workdir.is_empty:
         return
-    is_ours = workdir.pipeline == wanted.pipeline
-    is_known = newest is not None and workdir.query_id == newest.own.runtime.get("query_id")
-    remains = workdir.pipeline is None and workdir.query_id is None and workdir.looks_like_spark and newest is not None
-    if not (is_ours or is_known or remains):
-        whose = f"pipeline {workdir.pipeline!r}" if workdir.pipeline else "something else"
+    if workdir.pipeline is not None:
+        is_ours = workdir.pipeline == wanted.pipeline and workdir.store in (None, seen.store)
+    else:
+        is_known = workdir.query_id is not None and workdir.query_id == (newest and newest.own.runtime.get("query_id"))
+        is_ours = is_known or (newest is not None and workdir.query_id is None and workdir.looks_like_spark)
+    if not is_ours:
+        store = f" with checkpoints in {workdir.store}" if workdir.store not in (None, seen.store) else ""
+        whose = f"pipeline {workdir.pipeline!r}{store}" if workdir.pipeline else "something else"
         raise Invalid(
             f"The workdir {workdir.path} belongs to {whose}, not to pipeline {wanted.pipeline!r}.",
             code="workdir.other-pipeline",
@@ -224,12 +229,12 @@ def _treat(workdir: SeenWorkdir, batch: int) -> tuple[WorkdirAction, str]:
         return "rebuild", "it is gone"
     if workdir.problem and workdir.committed <= batch:
         return "rebuild", workdir.problem
-    if workdir.committed > batch:
-        return ("rebuild", workdir.problem) if workdir.problem else ("adopt", f"it is at batch {workdir.committed}")
     if workdir.planned < batch:
         return "rebuild", f"it is at batch {workdir.planned}, behind batch {batch}"
-    if workdir.committed < batch - 1 or workdir.planned > workdir.committed + 1:
+    if workdir.committed < batch - 1 or not workdir.committed <= workdir.planned <= workdir.committed + 1:
         return "rebuild", f"its logs have a gap: planned {workdir.planned}, done {workdir.committed}"
+    if workdir.committed > batch:
+        return ("rebuild", workdir.problem) if workdir.problem else ("adopt", f"it is at batch {workdir.committed}")
     return "keep", "it is what was captured"
 
 

@@ -10,7 +10,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.delta_schema import Json
 from holdfast.sinks.durable import sync, sync_all
 from holdfast.sinks.sink import Delivery
@@ -123,10 +123,14 @@ class DeltaLog:
             except CommitFailedError as error:
                 if self.open().version() == looked_at:  # then nobody was first
                     raise self._not_taken(error) from error
+                continue
             except (HoldfastError, OSError):
                 # Whoever commits it clears away what was staged, also from under the feet of somebody slower.
-                if not self.has(self.open(), delivery):
-                    raise
+                if self.has(self.open(), delivery):
+                    return
+                raise
+            self._require(delivery)
+            return
         raise Conflict(
             f"{ATTEMPTS} times in a row somebody else committed to {self.path} first.",
             code="sink.delta-busy",
@@ -134,6 +138,17 @@ class DeltaLog:
             unchanged=f"{delivery} is still to be committed",
             next_step="try again when fewer write to the table",
         )
+
+    def _require(self, delivery: Delivery) -> None:
+        """A commit that the log then does not show must not be made a second time."""
+        if not self.has(self.open(), delivery):
+            raise OutcomeUnknown(
+                f"{delivery} was committed, and the table's log does not show it.",
+                code="sink.delta-forgetful",
+                about=self.path,
+                unchanged="what was staged",
+                next_step="look at the table's history before anything is committed again",
+            )
 
     def properties(self, table: DeltaTable, delivery: Delivery) -> CommitProperties:
         """What marks a commit as this delivery's, and makes it fail rather than land on another version."""

@@ -51,7 +51,10 @@ def packing_for(spark: SparkSession, address: str, options: Mapping[str, str] | 
         groups = split_evenly(files, max(1, context.defaultParallelism))
         job = _PackingJob(address, dict(options or {}), str(workdir.path), epoch)
         packed = context.parallelize(list(enumerate(groups)), len(groups)).map(job).collect()
-        return {path: batch for group in packed for path, batch in group}
+        missing = [path for group in packed for path, batch in group if batch is None]
+        if missing:
+            raise FileNotFoundError(missing[0])
+        return {path: batch for group in packed for path, batch in group if batch is not None}
 
     return pack
 
@@ -81,10 +84,14 @@ class _PackingJob:
         self._workdir = workdir
         self._epoch = epoch
 
-    def __call__(self, group: tuple[int, list[str]]) -> list[tuple[str, BatchObject]]:
+    def __call__(self, group: tuple[int, list[str]]) -> list[tuple[str, BatchObject | None]]:
+        """The files of a group with what holds them; None for one that Spark has removed meanwhile."""
         number, paths = group
         objects = open_objects(self._address, options=self._options or None)
-        packed = _pack(objects, Workdir(self._workdir), paths, self._epoch, prefix=f"nodes/{number}/")
+        try:
+            packed = _pack(objects, Workdir(self._workdir), paths, self._epoch, prefix=f"nodes/{number}/")
+        except FileNotFoundError as error:
+            return [(str(error.filename), None)]
         return list(packed.items())
 
 
@@ -102,7 +109,10 @@ def _pack(
         waiting.clear()
 
     for path in paths:
-        batcher.add(path, workdir.read(path))
+        data = workdir.read(path)
+        if len(data) >= PACKED_TOGETHER:
+            flush()
+        batcher.add(path, data)
         waiting.append(path)
         if batcher.should_flush():
             flush()

@@ -82,6 +82,7 @@ def look_at_workdir(
         str(workdir.path),
         is_empty=False,
         pipeline=belonging.pipeline if belonging else None,
+        store=belonging.store if belonging else None,
         query_id=logs.query_id,
         looks_like_spark=set(os.listdir(workdir.path)) <= _SPARK_NAMES,
         planned=logs.planned,

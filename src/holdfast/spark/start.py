@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("holdfast.spark")
+ORDERED_SOURCES = 4
+"""Version 2 of the offset log names its sources and keeps so many in the order of the query."""
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -93,7 +95,7 @@ def check(definition: Definition) -> Checked:
     newest = _newest_readable(definition.store)
     if newest is not None:
         seen, _ = look_at_workdir(definition.workdir, definition.store, None)
-        plan_recovery(Observed(definition.address, newest, seen), checked.wanted)
+        plan_recovery(Observed(definition.store.objects.address, newest, seen), checked.wanted)
     _prepare_sinks(checked)
     return checked
 
@@ -149,7 +151,7 @@ def recover_and_start(checked: Checked, *, is_suspect: bool = False) -> Attempt:
         newest = _finish(plan, newest, checked, generation)
     packing = packing_for(definition.frame.sparkSession, definition.address, definition.options)
     capture = Capture(workdir, store, packing)
-    ready_workdir(plan, looked, workdir, capture, store, Belonging(name, definition.address))
+    ready_workdir(plan, looked, workdir, capture, store, Belonging(name, store.objects.address))
     resumed = newest if plan.checkpoint_id is not None else None
     runner = _runner(checked, plan, resumed, generation, capture)
     _restore_operators(checked, runner, resumed)
@@ -255,13 +257,15 @@ def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str
     planned = workdir.planned(batch_id)
     before = workdir.planned(batch_id - 1) if batch_id > 0 else None
     sources = checked.query.sources
-    if len(planned.ends) != len(sources):
+    is_ordered = planned.version == 1 or len(sources) <= ORDERED_SOURCES
+    if len(planned.ends) != len(sources) or not is_ordered:
         raise Invalid(
-            f"Spark's log names {len(planned.ends)} sources, the query has {len(sources)}.",
+            f"Spark's log (version {planned.version}) names {len(planned.ends)} sources, the query has {len(sources)}: "
+            "they cannot be told apart.",
             code="workdir.sources",
             about=f"offsets/{batch_id}",
             unchanged="every checkpoint and every sink",
-            next_step="report the query: its sources could not be told apart",
+            next_step="begin the pipeline without spark.sql.streaming.queryEvolution.enableSourceEvolution",
         )
     epoch = batch_id + 1
     starts = before.ends if before else (None,) * len(sources)
