@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cli import wording
-from holdfast.cli.output import Cell, Output, Row, Style
+from holdfast.cli.output import Cell, Output, Style
 from holdfast.spark import EpochReport, Notice
 
 RECENT = 8
@@ -34,7 +34,7 @@ DOING = {
 """The steps that are worth a word while they last."""
 
 HEADER = ("EPOCH", "ROWS", "ROWS/S", "SECONDS", "STAGE", "CAPTURE", "DECIDE", "COMMIT", "OTHER", "WATERMARK", "SIZE")
-_LEFT_OUT_FIRST = (9, 8, 5, 6, 4, 7, 10)
+_LEFT_OUT_FIRST = (9, 8, 5, 6, 4, 7)
 
 
 class Followed:
@@ -65,24 +65,24 @@ class Followed:
             return
         last = self.recent[0]
         took = wording.age(self.began_ms, now_ms).removesuffix(" ago")
-        total = f"{wording.count(self.rows, 'row')} in {wording.count(self.epochs, 'epoch')}, running for {took}"
+        total = f"{wording.count(self.rows, 'row')} in {wording.count(self.epochs, 'epoch')}, {took}"
         lineage = f", lineage {last.lineage}" if last.lineage else ""
         for label, text in (
             ("epoch", f"{last.epoch}{lineage}, checkpoint {last.checkpoint_id}, {wording.size(last.checkpoint_bytes)}"),
             ("total", total),
-            ("watermark", watermark_now(last.watermark, now_ms)),
+            ("watermark", watermark_now(last.watermark, now_ms) if last.watermark is not None else ""),
             ("lag", ", ".join(f"{name} {behind}" for name, behind in sorted(last.lag.items()))),
         ):
             if text:
                 output.line([Cell(f"  {label:<11}", "faint"), text], wrap=True)
         output.line([Cell(f"  {'sinks':<11}", "faint"), *_sinks(last.sinks)])
         output.line()
-        output.table(
-            ["  " + HEADER[0], *HEADER[1:]],
-            [_row(report) for report in self.recent],
-            right=range(len(HEADER)),
-            spare=_LEFT_OUT_FIRST,
-        )
+        rows = [["  " + HEADER[0], *HEADER[1:]], *(_row(report) for report in self.recent)]
+        if all(report.watermark is None for report in self.recent):
+            rows = [[*row[:-2], row[-1]] for row in rows]
+        columns = len(rows[0])
+        spare = [n for n in _LEFT_OUT_FIRST if n < columns - 1]
+        output.table(rows[0], rows[1:], right=range(columns), spare=spare)
 
     def _activity(self, now_ms: int) -> Cell:
         if self.doing:
@@ -152,9 +152,9 @@ def epoch_json(report: EpochReport) -> dict[str, Any]:
     return found | {"step_seconds": step_seconds(report)}
 
 
-def _row(report: EpochReport) -> Row:
+def _row(report: EpochReport) -> list[str]:
     spent = step_seconds(report)
-    return (
+    return [
         f"{report.epoch}{' again' if report.is_replay else ''}",
         wording.number(report.rows),
         _rate(report.rows_per_second),
@@ -162,7 +162,7 @@ def _row(report: EpochReport) -> Row:
         *(_seconds(spent[name]) for name in (*STEPS, "other")),
         wording.moment(report.watermark) if report.watermark is not None else "-",
         wording.size(report.checkpoint_bytes),
-    )
+    ]
 
 
 def _sinks(sinks: Mapping[str, str]) -> list[str | Cell]:

@@ -1,8 +1,9 @@
-"""A pipeline's file: how Spark is told what the command line asks for, how the file is run, and what went wrong in it."""
+"""A pipeline's file: how Spark is told what the command line asks for, how it is run, and what went wrong in it."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import runpy
@@ -29,7 +30,10 @@ def check_file(path: str) -> None:
     """`NotFound` or `Invalid` if there is no such file to run."""
     if not os.path.exists(path):
         raise NotFound(
-            f"There is no file {path}.", code="run.no-file", about=path, next_step="check the path of the pipeline's file"
+            f"There is no file {path}.",
+            code="run.no-file",
+            about=path,
+            next_step="name the pipeline's Python file",
         )
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         what = "is not a file" if not os.path.isfile(path) else "cannot be read"
@@ -41,8 +45,8 @@ def spark_environment(
 ) -> dict[str, str]:
     """What Spark finds in the environment so that it starts as the command line says. Pure, but for one look at files.
 
-    The same order as spark-submit: what the file sets itself wins over the command line, that over the environment, that
-    over spark-defaults.conf.
+    The same order as spark-submit: what the file sets itself wins over the command line, that over the environment,
+    that over spark-defaults.conf.
     """
     words = shlex.split(environment.get(SUBMIT_ARGS, SHELL))
     end = words.index(SHELL) if SHELL in words else len(words)
@@ -62,7 +66,7 @@ def spark_environment(
 def _runs_here(words: Sequence[str]) -> bool:
     if any(word.startswith("spark.pyspark.") for word in words):
         return False
-    named = [after for word, after in zip(words, words[1:], strict=False) if word == "--master"]
+    named = [after for word, after in itertools.pairwise(words) if word == "--master"]
     named += [word.partition("=")[2] for word in words if word.startswith("spark.master=")]
     return all(master.startswith("local") for master in named)
 

@@ -64,7 +64,7 @@ class Canvas:
         with contextlib.suppress(OSError, ValueError):
             size = os.get_terminal_size(self._terminal.fileno())
             if size.columns and size.lines:
-                self._console.size = (size.columns, size.lines)  # type: ignore[assignment]  # it takes a pair
+                self._console.size = (size.columns, size.lines)
 
 
 class _Picture(io.StringIO):

@@ -52,14 +52,22 @@ class MachineOutput:
         return False
 
     def finish(self, store: str, data: Mapping[str, Any]) -> None:
-        envelope = {
+        write(self._stdout, self._envelope(store, data))
+
+    def add(self, store: str, data: Mapping[str, Any]) -> None:
+        """One of a stream of results: a line of its own, at once."""
+        write(self._stdout, self._envelope(store, data), in_one_line=True)
+        self._stdout.flush()
+        self._notes = []
+
+    def _envelope(self, store: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        return {
             "holdfast": ENVELOPE_VERSION,
             "command": self._command,
             "store": shown_address(store),
             "data": data,
             "notes": self._notes,
         }
-        write(self._stdout, envelope)
 
     def fail(self, error: HoldfastError, kind: str | None = None) -> None:
         described = {

@@ -1,4 +1,4 @@
-"""`holdfast recover`: which checkpoint can be trusted, and does `latest` say so?"""
+"""`holdfast recover`: which checkpoint can be trusted, does `latest` say so, and what would a start do?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import msgspec
 from holdfast.checkpoints import RecoveryReport
 from holdfast.cli import pointer, wording
 from holdfast.cli.asking import agreed
+from holdfast.cli.coming_back import Outlook, look_ahead
+from holdfast.cli.coming_back import rebuild_workdir as do_rebuild
 from holdfast.cli.options import on_store
 from holdfast.cli.output import Cell, Output
-from holdfast.cli.reading import Opened, why_empty
-from holdfast.errors import Conflict, Corrupt, Unavailable
+from holdfast.cli.reading import Opened
+from holdfast.cli.recover_words import show_chosen, show_no_choice, show_outlook, show_walk, why_no_outlook
+from holdfast.errors import Conflict, Corrupt, Invalid, Unavailable
 from holdfast.manifest import CheckpointManifest
 
 
@@ -21,12 +24,17 @@ from holdfast.manifest import CheckpointManifest
 @on_store
 @click.option("--dry-run", is_flag=True, help="Only say what would be resumed from and what would be changed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def command(opened: Opened, output: Output, *, dry_run: bool, yes: bool) -> int:
+@click.option("--workdir", metavar="PATH", help="Where Spark's workdir is, if not where the checkpoint says.")
+@click.option("--rebuild-workdir", is_flag=True, help="Take the pipeline over and rebuild its workdir, here and now.")
+def command(
+    opened: Opened, output: Output, *, dry_run: bool, yes: bool, workdir: str | None, rebuild_workdir: bool
+) -> int:
     """Find the newest checkpoint that can be trusted, and repair 'latest'.
 
-    Walks back from the newest checkpoint, reading every byte of each, and stops at the first valid one. The only
-    thing that is ever changed is the pointer 'latest', if it names something else; damaged checkpoints stay.
-    Exits 6 if every checkpoint is damaged, 8 if one that is newer than the chosen one could not be read.
+    Walks back from the newest checkpoint, reading every byte of each, and stops at the first valid one. For a
+    pipeline's store it also says what a start would do, as seen from this machine. The only thing that is changed
+    unasked for is the pointer 'latest', if it names something else; damaged checkpoints stay. Exits 6 if every
+    checkpoint is damaged, 8 if one that is newer than the chosen one could not be read.
 
     \b
     Example: holdfast recover /data/orders --dry-run
@@ -34,38 +42,114 @@ def command(opened: Opened, output: Output, *, dry_run: bool, yes: bool) -> int:
     with output.bar("walking back", 0, unit="bytes") as bar:
         report = opened.store.recover_latest_validated(progress=bar.advance)
     latest = pointer.observe(opened.catalog, opened.store.list_ids(), [number for number, _ in report.skipped])
-    _show_walk(output, report)
+    show_walk(output, report)
     chosen = _load_chosen(opened, report)
-    to_set = None
+    outlook = None if report.unreadable else look_ahead(opened, chosen, report, workdir)
     if chosen is None:
-        _show_no_choice(opened, output, report)
+        show_no_choice(opened, output, report, is_refused=bool(outlook and outlook.refusal))
     else:
-        _show_chosen(output, chosen)
-        if not report.unreadable and latest.names != chosen.checkpoint_id:
-            to_set = chosen.checkpoint_id
+        show_chosen(output, chosen)
+    if outlook:
+        show_outlook(output, outlook, opened)
+    elif workdir or rebuild_workdir:
+        output.note("there is no plan for a workdir: " + why_no_outlook(report, chosen))
+    work = _planned(report, chosen, latest, outlook, rebuild_workdir=rebuild_workdir)
+    code = _exit_code(report, outlook)
     changed = False
-    code = _exit_code(report)
     if report.unreadable:
         unread = wording.listed(report.unreadable)
         output.note(f"checkpoint {unread} could not be read, which is not damage: try again before resuming elsewhere")
-    elif to_set is not None:
-        output.line()
-        output.line(["plan: ", Cell(f"set latest to {to_set}", "strong"), f" ({latest.problem or 'it names another'})"])
-        if agreed(output, f"Set latest to {to_set}?", dry_run=dry_run, yes=yes):
-            changed = opened.store.repair_pointer(to_set)
-            output.line(f"latest now names checkpoint {to_set}." if changed else "latest named it already.")
+    elif work.is_empty:
+        if chosen is not None:
+            output.line()
+            output.line("latest names it already: nothing to change.")
+    else:
+        _show_work(output, work, latest, outlook)
+        if agreed(output, work.question, dry_run=dry_run, yes=yes):
+            changed = _carry_out(opened, output, work, outlook)
         elif not dry_run:
             code = 2
-    elif chosen is not None:
-        output.line("latest names it already: nothing to change.")
-    output.finish(opened.address, _as_json(report, chosen, latest, to_set, changed=changed, dry_run=dry_run))
+    found = _as_json(report, chosen, latest, work, outlook, changed=changed, dry_run=dry_run)
+    output.finish(opened.address, found)
     return code
 
 
-def _exit_code(report: RecoveryReport) -> int:
+class _Work(msgspec.Struct, frozen=True):
+    """What there is to change."""
+
+    set_latest: int | None = None
+    rebuild_from: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.set_latest is None and self.rebuild_from is None
+
+    @property
+    def question(self) -> str:
+        parts = [f"set latest to {self.set_latest}"] if self.set_latest is not None else []
+        parts += ["take the pipeline over and rebuild the workdir"] if self.rebuild_from is not None else []
+        text = " and ".join(parts)
+        return f"{text[:1].upper()}{text[1:]}?"
+
+    def as_json(self) -> list[dict[str, Any]]:
+        actions = (("set-latest", self.set_latest), ("rebuild-workdir", self.rebuild_from))
+        return [{"action": action, "checkpoint_id": number} for action, number in actions if number is not None]
+
+
+def _planned(
+    report: RecoveryReport,
+    chosen: CheckpointManifest | None,
+    latest: pointer.Pointer,
+    outlook: Outlook | None,
+    *,
+    rebuild_workdir: bool,
+) -> _Work:
+    if chosen is None or report.unreadable:
+        return _Work()
+    number = chosen.checkpoint_id
+    set_latest = number if latest.names != number else None
+    if not rebuild_workdir or outlook is None or outlook.plan is None:
+        return _Work(set_latest)
+    if outlook.plan.workdir == "adopt":
+        raise Invalid(
+            f"The workdir is ahead of checkpoint {number}, the newest trusted one; what it has is nowhere else.",
+            code="recover.workdir-ahead",
+            about=outlook.workdir,
+            unchanged="the store, the workdir and every sink",
+            next_step="start the pipeline: it goes on from the workdir",
+        )
+    return _Work(set_latest, number)
+
+
+def _show_work(output: Output, work: _Work, latest: pointer.Pointer, outlook: Outlook | None) -> None:
+    output.line()
+    if work.set_latest is not None:
+        why = latest.problem or "it names another"
+        output.line(["plan: ", Cell(f"set latest to {work.set_latest}", "strong"), f" ({why})"])
+    if work.rebuild_from is not None and outlook is not None:
+        what = f"take the pipeline over and rebuild {outlook.workdir} from checkpoint {work.rebuild_from}"
+        output.line(["plan: ", Cell(what, "strong"), " (a driver that still runs is stopped)"])
+
+
+def _carry_out(opened: Opened, output: Output, work: _Work, outlook: Outlook | None) -> bool:
+    changed = False
+    if work.set_latest is not None:
+        changed = opened.store.repair_pointer(work.set_latest)
+        number = work.set_latest
+        output.line(f"latest now names checkpoint {number}." if changed else "latest named it already.")
+    if work.rebuild_from is not None and outlook is not None:
+        generation = do_rebuild(opened, outlook, work.rebuild_from)
+        output.line(f"{outlook.workdir} is rebuilt, under generation {generation}.")
+        changed = True
+    return changed
+
+
+def _exit_code(report: RecoveryReport, outlook: Outlook | None) -> int:
     if report.unreadable:
         return Unavailable.exit_code
-    return Corrupt.exit_code if report.chosen_id is None and report.skipped else 0
+    if report.chosen_id is None and report.skipped:
+        return Corrupt.exit_code
+    return outlook.refusal.exit_code if outlook and outlook.refusal else 0
 
 
 def _load_chosen(opened: Opened, report: RecoveryReport) -> CheckpointManifest | None:
@@ -82,50 +166,12 @@ def _load_chosen(opened: Opened, report: RecoveryReport) -> CheckpointManifest |
     return manifest
 
 
-def _show_walk(output: Output, report: RecoveryReport) -> None:
-    tried = [number for number, _ in report.skipped] + ([report.chosen_id] if report.chosen_id else [])
-    room = max((len(str(number)) for number in tried), default=0)
-    for number, why in report.skipped:
-        word = "unreadable" if number in report.unreadable else "skipped"
-        reason = why.removeprefix("could not be read: ")
-        output.line([f"{number:>{room}}  ", Cell(word, "bad"), "  ", reason], wrap=True)
-    if report.chosen_id is not None:
-        output.line([f"{report.chosen_id:>{room}}  ", Cell("valid", "good"), "  every byte checked"])
-
-
-def _show_chosen(output: Output, manifest: CheckpointManifest) -> None:
-    output.line()
-    output.line(Cell(f"resume from checkpoint {manifest.checkpoint_id}, epoch {manifest.epoch}", "strong"))
-    rows = [
-        (f"  {name}", partition, offset)
-        for name, connector in sorted(manifest.source_offsets.items())
-        for partition, offset in sorted(connector.offsets.items(), key=lambda item: wording.natural(item[0]))
-    ]
-    if rows:
-        output.table(("  SOURCE", "PARTITION", "OFFSET"), rows)
-    if manifest.watermark is not None:
-        output.line(f"  watermark {wording.watermark(manifest.watermark)}")
-    for name, status in sorted(manifest.sink_commit_statuses.items()):
-        if status != "Committed":
-            word = Cell(wording.sink_status(status), "doubtful")
-            output.line([f"  sink {name} is ", word, "; a pipeline finishes it before it goes on"])
-
-
-def _show_no_choice(opened: Opened, output: Output, report: RecoveryReport) -> None:
-    if report.skipped:
-        what = wording.count(report.examined, "checkpoint")
-        output.line(Cell(f"none of {what} can be used; this is not a fresh start", "bad"))
-        return
-    output.note(f"{opened.address} has no checkpoints: a pipeline starts from the beginning.")
-    if hint := why_empty(opened):
-        output.note(hint)
-
-
 def _as_json(
     report: RecoveryReport,
     chosen: CheckpointManifest | None,
     latest: pointer.Pointer,
-    to_set: int | None,
+    work: _Work,
+    outlook: Outlook | None,
     *,
     changed: bool,
     dry_run: bool,
@@ -150,7 +196,8 @@ def _as_json(
         ],
         "resume": resume,
         "latest": latest.as_json(),
-        "plan": [] if to_set is None else [{"action": "set-latest", "checkpoint_id": to_set}],
+        "start": outlook.as_json() if outlook else None,
+        "plan": work.as_json(),
         "dry_run": dry_run,
         "applied": changed,
     }

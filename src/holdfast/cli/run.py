@@ -218,7 +218,7 @@ def _actual_settings() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Before a pipeline takes the signals over, SIGTERM ends the file in order, so that the terminal is left in order."""
+    """Until a pipeline takes the signals over, SIGTERM ends the file in order, and the terminal is left in order."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -126,8 +126,8 @@ def _per_core(positions: list[int]) -> str:
 
 
 def _sections(manifest: CheckpointManifest) -> Iterator[Section]:
-    yield "Sources", ("SOURCE", "PARTITION", "OFFSET", "EPOCH"), list(_offsets(manifest.source_offsets)), (3,)
-    yield "Reference tables", ("TABLE", "KEY", "VERSION", "EPOCH"), list(_offsets(manifest.table_offsets)), (3,)
+    yield "Sources", ("SOURCE", "PARTITION", "OFFSET", "EPOCH"), list(offset_rows(manifest.source_offsets)), (3,)
+    yield "Reference tables", ("TABLE", "KEY", "VERSION", "EPOCH"), list(offset_rows(manifest.table_offsets)), (3,)
     yield "Sinks", ("SINK", "EPOCH", "STATUS"), list(_sinks(manifest)), (1,)
     yield "Operators", ("OPERATOR", "SIZE", "WHERE"), list(_operators(manifest)), (1,)
     marks = [(name, wording.watermark(mark)) for name, mark in sorted(manifest.source_watermarks.items())]
@@ -138,7 +138,8 @@ def _sections(manifest: CheckpointManifest) -> Iterator[Section]:
     yield "In flight", ("EDGE", "RECORDS"), list(flying), (1,)
 
 
-def _offsets(connectors: Mapping[str, ConnectorCheckpoint]) -> Iterator[Row]:
+def offset_rows(connectors: Mapping[str, ConnectorCheckpoint]) -> Iterator[Row]:
+    """Connector, partition, offset and epoch, a row each."""
     for name, connector in sorted(connectors.items()):
         kind = connector.metadata.get("connector") or connector.metadata.get("type")
         shown = f"{name} ({kind})" if kind else name

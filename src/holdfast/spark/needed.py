@@ -69,12 +69,21 @@ def needed_state(paths: Collection[str], version: int) -> set[str]:
     """The files of one state store that loading `version` may read.
 
     Where file names carry an id of the attempt that wrote them, a snapshot may be of an attempt that did not count:
-    then one snapshot more is kept, and the changes since.
+    then one snapshot more is kept, and the changes since. `Corrupt` if a change in between is missing.
     """
     parsed = [(match, path) for path in paths if (match := _VERSIONED.fullmatch(posixpath.basename(path)))]
     bases = sorted({int(m[1]) for m, _ in parsed if m[3] in _SNAPSHOTS and int(m[1]) <= version}, reverse=True)
     spare = 1 if any(m[2] for m, _ in parsed) else 0
     base = bases[min(spare, len(bases) - 1)] if bases else 0
+    there = {int(m[1]) for m, _ in parsed}
+    if version in there:  # else it is not in use: what a change of the number of partitions leaves
+        missing = sorted(set(range(bases[0] if bases else 1, version)) - there)
+        if missing:
+            raise Corrupt(
+                f"{posixpath.dirname(min(paths))} lacks version {missing[0]}; {version} cannot be loaded without it.",
+                code="workdir.state-file",
+                about=posixpath.dirname(min(paths)),
+            )
     return {path for m, path in parsed if base <= int(m[1]) <= version}
 
 

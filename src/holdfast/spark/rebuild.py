@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -12,13 +13,15 @@ from pathlib import Path
 import msgspec
 
 from holdfast.checkpoints.lcb1 import Batch
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.manifest import BatchObject, CheckpointManifest
 from holdfast.objects.medium import Objects
 from holdfast.spark.needed import needed_files
 from holdfast.spark.workdir import MARKER, Belonging, Workdir, from_captured
 from holdfast.steps import step
 
+MAX_NAME = 255
+MAX_PATH = 2000
 AT_ONCE = 2
 """Batch objects in memory at a time: one is read while the other is written out."""
 
@@ -54,6 +57,9 @@ def rebuild(workdir: Workdir, objects: Objects, manifest: CheckpointManifest, ow
         workdir.discard()
         with step("workdir.publish"):
             os.rename(fresh, workdir.path)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise _disk_trouble(error, workdir, manifest) from error
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -67,7 +73,7 @@ def compare(workdir: Workdir, objects: Objects, manifest: CheckpointManifest) ->
     archives: dict[str, bytes] = {}
     for batch, opened in _batches(objects, manifest):
         for path, data in opened.entries():
-            holders[path] = batch
+            holders[_safe(path, batch)] = batch
             digests[path] = hashlib.sha256(data).digest()
             if path.endswith(".zip"):
                 archives[path] = bytes(data)
@@ -139,9 +145,27 @@ def _verified(objects: Objects, batch: BatchObject) -> Batch:
     return Batch(body, about=batch.key)
 
 
+def _disk_trouble(error: OSError, workdir: Workdir, manifest: CheckpointManifest) -> HoldfastError:
+    if error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG):
+        return Corrupt(
+            f"Checkpoint {manifest.checkpoint_id} names files that cannot be: {error}.",
+            code="batch.path",
+            about=f"checkpoint {manifest.checkpoint_id}",
+            next_step="recover to an older checkpoint",
+        )
+    return Unavailable(
+        f"The workdir {workdir.path} cannot be rebuilt: {error.strerror or error}.",
+        code="workdir.disk",
+        about=str(workdir.path),
+        unchanged="the store and every sink",
+        next_step="make room or allow this user to write there, or pass another workdir; then start again",
+    )
+
+
 def _safe(path: str, batch: BatchObject) -> str:
     """A name from a batch object as a path below the workdir; never one outside of it."""
     parts = path.split("/")
-    if not all(parts) or any(part in (".", "..") or "\0" in part or "\\" in part for part in parts):
-        raise Corrupt(f"Batch object {batch.key} names a file {path!r}.", code="batch.path", about=batch.key)
+    is_odd = any(part in (".", "..") or "\0" in part or "\\" in part for part in parts)
+    if not all(parts) or is_odd or len(path) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts):
+        raise Corrupt(f"Batch object {batch.key} names a file {path[:100]!r}.", code="batch.path", about=batch.key)
     return path
