@@ -24,6 +24,8 @@ import holdfast
 from holdfast import CheckpointManifest, ConnectorCheckpoint, OperatorCheckpoint
 
 EPOCH_ONE = 1_700_000_000_000
+PATIENCE = 60
+"""Seconds that a process at a terminal gets."""
 COMMAND = [sys.executable, "-m", "holdfast"]
 
 
@@ -86,7 +88,7 @@ def at_terminal(
     )
     os.close(slave)
     seen = b""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     typed = not keys
     try:
         while time.monotonic() < deadline:

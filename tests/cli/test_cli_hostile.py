@@ -16,6 +16,7 @@ from holdfast.manifest import BatchObject, CheckpointManifest
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"
 VERBS = [
+    ["status"],
     ["ls"],
     ["show", "1"],
     ["diff", "1", "2"],
@@ -85,7 +86,16 @@ def test_numbers_that_are_no_dates_and_no_sizes(run, tmp_path):
         path.parent.mkdir()
         plain = {"version": 1, "checkpoint_id": number, "epoch": number, "timestamp_ms": 0}
         path.write_text(json.dumps(plain | changes))
-    for verb in (["ls"], ["show", "1"], ["show", "2"], ["show", "3"], ["diff", "1", "2"], ["verify"], ["recover"]):
+    for verb in (
+        ["status"],
+        ["ls"],
+        ["show", "1"],
+        ["show", "2"],
+        ["show", "3"],
+        ["diff", "1", "2"],
+        ["verify"],
+        ["recover"],
+    ):
         for flags in ([], ["--json"]):
             ran = run(verb[0], tmp_path, *verb[1:], *flags)
             assert ran.code in (0, 2, 6), ran.err

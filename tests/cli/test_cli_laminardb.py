@@ -10,6 +10,8 @@ from cli_running import in_child, tree
 
 WRITTEN = Path(__file__).parent / "laminardb"
 READING = [
+    ["status"],
+    ["status", "--json"],
     ["ls"],
     ["ls", "--json"],
     ["show"],
@@ -38,6 +40,7 @@ def test_it_is_listed_shown_verified_and_recovered(run, directory):
     shown = run("show", directory)
     assert shown.code == 0
     assert "another program" in shown.out
+    assert "pipeline    not recorded" in run("status", directory).out
     assert run("verify", directory, "--deep").code == 0
     recovered = run("recover", directory)
     assert recovered.code == 0

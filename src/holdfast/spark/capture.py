@@ -15,7 +15,7 @@ import msgspec
 from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.manifest import BatchObject
-from holdfast.spark.needed import needed_files
+from holdfast.spark.needed import is_final, needed_files
 from holdfast.spark.packing import Packing, pack_on_driver
 from holdfast.spark.workdir import Workdir
 from holdfast.steps import step
@@ -127,7 +127,10 @@ class Capture:
         )
 
     def _is_held(self, path: str, stamps: Mapping[str, Stamp]) -> bool:
-        return path in self._held and self._held[path].stamp == stamps[path]
+        """By name for what never changes: where it did, a driver that was taken over is still writing."""
+        if path not in self._held:
+            return False
+        return is_final(path) or self._held[path].stamp == stamps[path]
 
     def _archive(self, stamps: Mapping[str, Stamp], path: str) -> bytes:
         """RocksDB's archives never change; one that was read need not be read again."""

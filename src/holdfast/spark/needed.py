@@ -32,6 +32,14 @@ def is_captured(path: str) -> bool:
     return not any(part.startswith(".") for part in path.split("/"))
 
 
+def is_final(path: str) -> bool:
+    """Whether a needed file has its content for ever: a version of state, or an entry of a log."""
+    folder, name = posixpath.split(path)
+    if path.startswith("state/"):
+        return bool(_VERSIONED.fullmatch(name)) or posixpath.basename(folder) in _SHARED
+    return folder in ("offsets", "commits")
+
+
 def needed_files(paths: Iterable[str], batch_id: int, read_archive: ReadArchive) -> set[str]:
     """Those of `paths` (relative, with slashes) without which batch `batch_id` could not be run as it was planned."""
     found = [path for path in paths if is_captured(path)]

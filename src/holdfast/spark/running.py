@@ -76,8 +76,21 @@ class Run:
             return True
         if not self._attempt.await_end(timeout):
             return False
-        self._attempt.raise_failure()
+        try:
+            self._attempt.raise_failure()
+        except Exception as error:
+            self._raise_if_fenced(error)
+            raise
         return True
+
+    def _raise_if_fenced(self, error: Exception) -> None:
+        """Another driver at work shows in many ways. Starting again would only take the pipeline back from it."""
+        try:
+            self._definition.store.check_lease()
+        except Fenced as fenced:
+            raise fenced from error
+        except HoldfastError:
+            return  # the store cannot be asked now; what ended the query is still true
 
 
 class Supervision:
