@@ -112,7 +112,10 @@ class Capture:
         held = {path: self._held[path] for path in needed if self._is_held(path, stamps)}
         new = {path: stamps[path][0] for path in sorted(needed - held.keys())}
         new_bytes = sum(new.values())
-        again = choose_repacked(held, new_bytes)
+        # Written again is only what still is as it was taken; the object that has the right bytes of another one stays.
+        spoiled = {holding.batch.key for path, holding in held.items() if holding.stamp != stamps[path]}
+        sound = {path: holding for path, holding in held.items() if holding.batch.key not in spoiled}
+        again = choose_repacked(sound, new_bytes)
         written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
         with step("capture.pack", files=len(written), bytes=new_bytes):
             packed = self._pack(self._store, self._workdir, written, epoch)
