@@ -16,7 +16,7 @@ from holdfast.epochs.decisions import Fresh, Replay, what_to_do
 from holdfast.epochs.manifests import EpochFacts, Holding, epoch_manifest, with_statuses
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid
 from holdfast.manifest import CheckpointManifest, SinkCommitStatus, SinkStatus
-from holdfast.sinks import Delivery, Descriptor, Sink, StagedOutputGone
+from holdfast.sinks import EXACTLY_ONCE, Delivery, Descriptor, Sink, StagedOutputGone
 from holdfast.steps import step
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ class NamedSink:
 
     def frame(self, frame: DataFrame) -> DataFrame:
         return self.view(frame) if self.view else frame
+
+    @property
+    def computes_all(self) -> bool:
+        """Whether staging computes the whole frame: a view may ask for a part, and a function is called later."""
+        return self.view is None and self.sink.guarantee == EXACTLY_ONCE
 
 
 class Capturing(Protocol):
@@ -148,8 +153,8 @@ class EpochRunner:
             raise _about_sink(error, named.name, facts, "nothing of this epoch is visible in any sink") from error
 
     def _evaluate_if_unsure(self, frame: DataFrame) -> None:
-        """A view may have asked for a part of the frame only, and Spark's state is written by what is computed."""
-        if all(named.view for named in self._sinks.values()):
+        """Spark's state is written by what is computed, and it has to be there before the epoch is decided."""
+        if not any(named.computes_all for named in self._sinks.values()):
             self._frames.evaluate(frame)
 
     def _prepare(self, facts: EpochFacts, staged: Mapping[str, Descriptor]) -> tuple[CheckpointManifest, list[bytes]]:

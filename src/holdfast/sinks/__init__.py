@@ -4,9 +4,10 @@ from holdfast.sinks.delta import DeltaSink
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.function import FunctionSink
 from holdfast.sinks.postgres import PostgresSink
-from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, Sink, StagedOutputGone, Standing
+from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, Sink, StagedOutputGone, Standing
 
 __all__ = [
+    "EXACTLY_ONCE",
     "Delivery",
     "DeltaSink",
     "Descriptor",

@@ -21,6 +21,9 @@ Descriptor = dict[str, Any]
 """What a sink needs to find its staged output again: plain JSON values, small, and no secrets, for it is published."""
 
 
+EXACTLY_ONCE = "exactly-once"
+
+
 class Delivery(msgspec.Struct, frozen=True):
     """One epoch's rows for one sink. All but the generation name it for ever; that says which driver is at work."""
 
@@ -32,8 +35,9 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """Names the pipeline's sink, safe as one path segment: no separator, no leading dot."""
-        return f"{quote(self.pipeline, safe=' ')}~{quote(self.sink, safe=' ')}".replace(".", "%2E")
+        """Names the pipeline's sink and no other, without a path's separators and without dots."""
+        parts = (quote(name, safe=" ").replace("~", "%7E").replace(".", "%2E") for name in (self.pipeline, self.sink))
+        return "~".join(parts)
 
     def __str__(self) -> str:
         lineage = f" of lineage {self.lineage}" if self.lineage else ""
@@ -66,7 +70,7 @@ class Sink(Protocol):
     """The contract. `holdfast.testing` has the suite that checks it."""
 
     guarantee: str
-    """"exactly-once" or "at-least-once": shown to people, never assumed."""
+    """`EXACTLY_ONCE`, or "at-least-once": shown to people, never assumed."""
 
     def describe(self) -> dict[str, Any]:
         """What and where it is: plain JSON values without secrets, and stable: the pipeline's hash has it."""

@@ -188,7 +188,7 @@ def _runner(
     checked: Checked, plan: Plan, newest: CheckpointManifest | None, generation: int, capture: Capture
 ) -> EpochRunner:
     definition = checked.definition
-    views = [named.view for named in definition.sinks.values()]
+    sinks = list(definition.sinks.values())
     return EpochRunner(
         pipeline=definition.name,
         lineage=plan.lineage,
@@ -198,7 +198,7 @@ def _runner(
         operators=definition.operators,
         capturing=WorkdirCapturing(capture),
         frames=SparkFrames(
-            is_read_once=len(views) == 1 and views[0] is None,
+            is_read_once=len(sinks) == 1 and sinks[0].computes_all,
             may_differ=not checked.query.is_deterministic and not is_one_process(definition.frame.sparkSession),
             spool=definition.workdir.path / ".spool",
         ),

@@ -1,0 +1,35 @@
+"""What the crash tests run in processes that are killed: all that a sink does without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.files import FileSink
+from holdfast.sinks.sink import Delivery, Sink
+from holdfast.testing.crash import Acknowledge
+
+
+def sink_of(kind: str, root: str) -> Sink:
+    if kind == "files":
+        return FileSink(root)
+    return DeltaSink(root, key="id" if kind == "merge" else None)
+
+
+def commit(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int) -> None:
+    sink_of(kind, root).commit(descriptor, _delivery(2, generation))
+    acknowledge("committed")
+
+
+def rollback(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int) -> None:
+    sink_of(kind, root).rollback(descriptor, _delivery(2, generation))
+    acknowledge("rolled back")
+
+
+def recover(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any] | None, generation: int) -> None:
+    sink_of(kind, root).recover(_delivery(2, generation), descriptor)
+    acknowledge("recovered")
+
+
+def _delivery(epoch: int, generation: int) -> Delivery:
+    return Delivery(pipeline="orders", sink="out", lineage=0, epoch=epoch, generation=generation)

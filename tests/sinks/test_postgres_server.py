@@ -1,0 +1,81 @@
+"""The PostgreSQL server of the test kit: it can be killed and started again, and it never outlives its test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from postgres_hands import ask
+
+from holdfast.testing.postgres import PASSWORD, PostgresServer, postgres_server
+
+LASTING = """
+from holdfast.testing.postgres import postgres_server
+with postgres_server() as server:
+    print(server.pid, server.folder, flush=True)
+    input()
+"""
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return "Z (zombie)" in Path(f"/proc/{pid}/status").read_text() if os.path.exists(f"/proc/{pid}/status") else False
+
+
+def test_each_database_is_empty_and_wants_the_password(pg_server: PostgresServer) -> None:
+    first, second = pg_server.new_database(), pg_server.new_database()
+    ask(first, "CREATE TABLE t (a int)")
+    assert ask(second, "SELECT to_regclass('t')") == [None]
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(first.replace(PASSWORD, "wrong"))
+
+
+def test_killed_and_started_again() -> None:
+    with postgres_server() as server:
+        dsn = server.new_database()
+        ask(dsn, "CREATE TABLE t (a int); INSERT INTO t VALUES (1)")
+        pid = server.pid
+        with psycopg.connect(dsn) as connection:
+            connection.execute("INSERT INTO t VALUES (2)")
+            server.kill()
+            assert gone(pid)
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(dsn)
+        server.start()
+        assert server.pid != pid
+        assert ask(dsn, "SELECT a FROM t") == [1]
+        pid, folder = server.pid, server.folder
+    assert gone(pid)
+    assert not folder.exists()
+
+
+def test_a_killed_server_is_cleared_away() -> None:
+    with postgres_server() as server:
+        server.kill()
+        folder = server.folder
+    assert not folder.exists()
+
+
+def test_it_ends_with_the_process_that_started_it() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LASTING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        pid, folder = process.stdout.readline().split()
+        assert not gone(int(pid))
+        process.kill()
+    deadline = time.monotonic() + 30
+    while not gone(int(pid)) or os.path.exists(folder):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
