@@ -36,6 +36,8 @@ class Shop:
             ]
             hidden = self.folder / f".{minute:04}.tmp"
             hidden.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            # Spark reads files in the order of their times, and those of one moment in any order.
+            os.utime(hidden, (1_767_225_600 + minute,) * 2)
             os.rename(hidden, self.folder / f"{minute:04}.json")
 
     def orders(self, spark: SparkSession, *, files_per_trigger: int = 1) -> DataFrame:

@@ -33,7 +33,7 @@ class _End(msgspec.Struct, frozen=True):
 
 
 class Listening:
-    """Shows a run on a screen, from `began` to `finish`."""
+    """Shows a run on a screen, from its beginning to its outcome."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -115,6 +115,9 @@ def _logged(put: Callable[[Event], None], level: int) -> Iterator[None]:
     handler.setLevel(level)
     before = log.level
     log.addHandler(handler)
+    # What py4j logs where nobody has set up a log is an error that it raises as well.
+    py4j, unheard = logging.getLogger("py4j"), logging.NullHandler()
+    py4j.addHandler(unheard)
     if level < logging.WARNING:
         log.setLevel(level)
     try:
@@ -122,3 +125,4 @@ def _logged(put: Callable[[Event], None], level: int) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(before)
+        py4j.removeHandler(unheard)

@@ -40,7 +40,7 @@ TERMINATED = 128 + signal.SIGTERM
 OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("file")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--master", metavar="URL", help="Where Spark runs: local[4], spark://host:7077, yarn, k8s://...")
@@ -135,7 +135,7 @@ class _Watched:
             if self._as_json:
                 way = stack.enter_context(set_aside_output())
                 screen = Stream(way.stream)
-            elif self._output.has_bars and self._output.is_terminal:
+            elif self._output.is_terminal and os.environ.get("TERM") != "dumb":
                 way = stack.enter_context(captured_terminal(lambda line: heard[0].line(line)))
                 screen = Picture(Canvas(way.stream, environment=os.environ))
             else:

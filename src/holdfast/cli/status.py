@@ -178,7 +178,7 @@ def _show_each(opened: Opened, output: Output, statuses: Iterator[PipelineStatus
     if isinstance(output, MachineOutput):
         for status in statuses:
             output.add(opened.address, _found(status))
-    elif output.is_terminal and output.has_bars:
+    elif output.is_terminal and os.environ.get("TERM") != "dumb":
         canvas = Canvas(sys.stdout, environment=os.environ)
         with canvas.shown():
             for status in statuses:

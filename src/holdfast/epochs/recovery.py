@@ -128,10 +128,10 @@ def _check_belongings(seen: Observed, wanted: Wanted) -> None:
     workdir = seen.workdir
     if workdir.is_empty:
         return
-    if workdir.pipeline is not None:
-        is_ours = workdir.pipeline == wanted.pipeline and workdir.store in (None, seen.store)
+    is_known = workdir.query_id is not None and workdir.query_id == (newest and newest.own.runtime.get("query_id"))
+    if workdir.pipeline is not None:  # known: the store may have been moved or copied since
+        is_ours = workdir.pipeline == wanted.pipeline and (workdir.store in (None, seen.store) or is_known)
     else:
-        is_known = workdir.query_id is not None and workdir.query_id == (newest and newest.own.runtime.get("query_id"))
         is_ours = is_known or (newest is not None and workdir.query_id is None and workdir.looks_like_spark)
     if not is_ours:
         store = f" with checkpoints in {workdir.store}" if workdir.store not in (None, seen.store) else ""

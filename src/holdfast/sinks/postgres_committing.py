@@ -94,10 +94,12 @@ def _finish(connection: Connection, place: Place, delivery: Delivery) -> None:
 
 
 def rollback(place: Place, descriptor: Descriptor, delivery: Delivery) -> None:
+    """Drop the staging table; commit rows are left alone, so a commit stands."""
     discard(place, read_ticket(place, descriptor, delivery).staging)
 
 
 def recover(place: Place, delivery: Delivery, keep: Descriptor | None) -> Standing:
+    """Read the commit rows, then drop what is left over, each table in a transaction of its own."""
     kept = None if keep is None else decode_ticket(place, keep).staged
     with connected(place.dsn) as connection, translated("recovering", place.where, "the target"):
         schema = home(connection, place.table)

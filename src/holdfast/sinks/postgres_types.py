@@ -1,9 +1,10 @@
 """Which PostgreSQL type a Spark type becomes, and which ones that exist already take it.
 
-Arrays of arrays become PostgreSQL's arrays of several dimensions, whose type is that of the arrays within; those of
-uneven length are found out when they are staged. A column takes a type if every value arrives as it was, or is found out while it is staged: a long goes into an
+A column takes a type if every value arrives as it was, or is found out while it is staged: a long goes into an
 integer column as long as it fits. What would lose something without a word is refused before any data moves, with one
-exception: timestamps are rounded to a column's precision, since Spark has no type for fewer digits.
+exception: timestamps are rounded to a column's precision, since Spark has no type for fewer digits. Arrays of arrays
+become arrays of several dimensions, which PostgreSQL has only with rows of one length, and not at all without elements:
+`[[]]` arrives as `[]`. Structs and maps become JSON as Spark writes it, with instants in UTC.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.epochs.epoch import EpochRunner
 from holdfast.epochs.manifests import EpochFacts, Holding
-from holdfast.errors import HoldfastError
 from holdfast.spark.capture import Capture, Captured
 from holdfast.spark.reports import EpochReport, StepClock, tell
 from holdfast.spark.workdir import Workdir
@@ -192,11 +191,6 @@ def _statuses(newest: Any) -> dict[str, str]:
     }
 
 
-def own_error(error: BaseException) -> HoldfastError | None:
-    """The Holdfast error in a chain of causes, if there is one."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, HoldfastError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return None
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its kind if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.checkpoints import CheckpointStore
 from holdfast.epochs.epoch import NamedSink
 from holdfast.epochs.recovery import Observed, Plan, SeenWorkdir
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
 from holdfast.sinks import Delivery, StagedOutputGone, Standing
 from holdfast.spark.capture import Capture
@@ -31,13 +31,23 @@ class Looked(msgspec.Struct, frozen=True):
 def newest_checkpoint(store: CheckpointStore) -> tuple[CheckpointManifest | None, list[tuple[int, str]]]:
     """The newest checkpoint that can be trusted, every byte read, and the newer ones that cannot.
 
-    None only if the store is empty. `Invalid` if a newer release of Holdfast wrote a newer one: passing that over would
+    None only if the store is empty. `Unavailable` if a newer one could not be read: it may be fine, and then an older one
+    is the wrong one. `Invalid` if a newer release of Holdfast wrote a newer one: passing that over would
     repeat what it stands for.
     """
     report = store.recover_latest_validated()
     for number, _ in report.skipped:
         _refuse_newer_format(store, number)
     chosen = report.require()
+    if report.unreadable:
+        number = report.unreadable[0]
+        raise Unavailable(
+            f"Checkpoint {number} is newer than {chosen} and could not be read: {dict(report.skipped)[number]}.",
+            code="recovery.unreadable",
+            about=f"checkpoint {number}",
+            unchanged="the store, the workdir and every sink",
+            next_step="try again when the store can be read: that checkpoint may be fine",
+        )
     return (store.load_by_id(chosen) if chosen is not None else None), report.skipped
 
 

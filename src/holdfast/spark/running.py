@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.spark.attempt import Attempt
+from holdfast.spark.attempt import Attempt, first_line
 from holdfast.spark.reports import Notice, tell
 from holdfast.spark.start import Checked, Definition, check, recover_and_start
 
@@ -121,7 +121,7 @@ class Supervision:
 
     def _pause(self, failures: int, error: Exception) -> None:
         seconds = PAUSES[min(failures, len(PAUSES)) - 1]
-        reason = error.message if isinstance(error, HoldfastError) else str(error).strip().splitlines()[0]
+        reason = error.message if isinstance(error, HoldfastError) else first_line(error)
         text = f"starting again in {seconds:g} s ({failures} of {self._restarts}): {reason}"
         log.warning("%s: %s", self._definition.name, text, extra={"is_told": True})
         tell(Notice(self._definition.name, text, "warning"))

@@ -16,7 +16,7 @@ from holdfast.epochs.recovery import Observed, OnChange, Plan, Wanted, plan_reco
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
 from holdfast.manifest import CheckpointManifest, InFlightRecord, SinkCommitStatus
 from holdfast.sinks import Delivery
-from holdfast.spark.attempt import Attempt, WorkdirCapturing
+from holdfast.spark.attempt import Attempt, WorkdirCapturing, first_line
 from holdfast.spark.capture import Capture
 from holdfast.spark.frames import SparkFrames
 from holdfast.spark.logs import connector_checkpoint
@@ -241,9 +241,8 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
 
 
 def _refused_by_spark(definition: Definition, error: Exception) -> HoldfastError:
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return Invalid(
-        f"Spark does not run this query: {first}",
+        f"Spark does not run this query: {first_line(error)}",
         code="pipeline.refused-by-spark",
         about=f"pipeline {definition.name!r}",
         unchanged="every checkpoint and every sink",

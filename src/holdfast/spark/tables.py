@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.checkpoints import CheckpointStore
 from holdfast.manifest import ConnectorCheckpoint
+from holdfast.spark.recovering import newest_checkpoint
 from holdfast.spark.workdir import Workdir
 
 log = logging.getLogger("holdfast.spark")
@@ -31,8 +32,8 @@ def pin_table(
     name: str, version: str | int | Callable[[], str | int], store: CheckpointStore, workdir: Workdir
 ) -> ReferenceTable:
     """Choose the version of a run: the recorded one if the last epoch has to be run again, else the newest."""
-    newest_id = store.recover_latest_validated().chosen_id
-    newest = store.load_by_id(newest_id) if newest_id is not None else None
+    newest, _ = newest_checkpoint(store)
+    newest_id = newest.checkpoint_id if newest else None
     recorded = newest.table_offsets.get(name) if newest else None
     wanted = str(version() if callable(version) else version)
     if newest is None or recorded is None or workdir.has_committed(newest.wal_position):

@@ -1,0 +1,172 @@
+"""The input of the pipelines under test, what must come out of them, and a look at what did.
+
+Orders arrive in files, one file per epoch. What is due is worked out here without Spark: revenue per shop and minute,
+as rows that changed in each epoch. Some orders are late: where a watermark is lost, they count although they must not.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.dataset
+from deltalake import DeltaTable
+
+import holdfast
+
+SCHEMA = "shop string, amount long, at timestamp"
+BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+LATE_AFTER = 120
+"""Seconds that the watermark trails behind."""
+
+
+class Order(NamedTuple):
+    shop: str
+    amount: int
+    second: int
+    """Since `BEGIN`."""
+
+
+PAUSE: list[Order] = []
+
+
+class Revenue(NamedTuple):
+    """A row that the pipelines make: the revenue of a shop in a minute."""
+
+    shop: str
+    minute: int
+    total: int
+    orders: int
+
+
+def make_orders(files: int, *, seed: int = 0) -> list[list[Order]]:
+    """As many lists of orders, a minute each. Most are in time, some a little late, some too late."""
+    chance = random.Random(seed)
+    made = []
+    for number in range(files):
+        at = number * 60
+        seconds = [at + chance.randrange(60) for _ in range(6)] + [max(0, at - 75)]
+        seconds += [at - 600 - chance.randrange(60)] if number % 3 == 2 and at > 660 else []
+        if number % 7 == 5 and at > 660:  # a whole file that comes too late: an epoch without rows
+            seconds = [at - 700]
+        made.append([Order(f"shop-{chance.randrange(3)}", chance.randrange(1, 10**6), second) for second in seconds])
+    return made
+
+
+def write_orders(folder: Path, orders: list[list[Order]], *, first: int = 0) -> None:
+    """One file each, in an order that the file source keeps: it goes by time of change."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, lines in enumerate(orders, start=first):
+        hidden = folder / f".{number:05}"
+        hidden.write_text("".join(json.dumps(_document(order)) + "\n" for order in lines))
+        os.utime(hidden, (1_800_000_000 + number, 1_800_000_000 + number))
+        hidden.rename(folder / f"{number:05}.json")
+
+
+def _document(order: Order) -> dict[str, object]:
+    at = BEGIN + datetime.timedelta(seconds=order.second)
+    return {"shop": order.shop, "amount": order.amount, "at": at.isoformat()}
+
+
+def revenue_by_epoch(orders: list[list[Order]], pauses: Collection[int] = ()) -> list[list[Revenue]]:
+    """What each epoch changes, in Spark's update mode with a watermark.
+
+    A batch drops orders for minutes that ended before the watermark of the batch before it, and forgets minutes that
+    ended before its own; a watermark is the newest order of all batches before, less the delay. When a run comes to the
+    end of its input, here after so many files as `pauses` names, an epoch without orders takes up the new watermark.
+    """
+    state: dict[tuple[str, int], tuple[int, int]] = {}
+    newest = 0
+    watermark = before = 0
+    epochs = []
+    batches: list[list[Order]] = []
+    for number, lines in enumerate(orders, start=1):
+        batches += [lines, PAUSE] if number in pauses else [lines]
+    for lines in batches:
+        if lines is PAUSE and watermark <= before:
+            continue
+        touched = set()
+        for order in lines:
+            minute = order.second // 60
+            if (minute + 1) * 60 <= before:
+                continue
+            total, count = state.get((order.shop, minute), (0, 0))
+            state[order.shop, minute] = (total + order.amount, count + 1)
+            touched.add((order.shop, minute))
+        epochs.append(sorted(Revenue(*key, *state[key]) for key in touched))
+        state = {key: value for key, value in state.items() if (key[1] + 1) * 60 > watermark}
+        newest = max([newest, *(order.second for order in lines)])
+        before, watermark = watermark, max(watermark, newest - LATE_AFTER)
+    return epochs
+
+
+def merged(epochs: Iterable[list[Revenue]]) -> list[Revenue]:
+    """What a table that is merged by shop and minute holds after these epochs."""
+    table = {(row.shop, row.minute): row for rows in epochs for row in rows}
+    return sorted(table.values())
+
+
+# What came out
+
+
+def files_by_epoch(path: Path) -> dict[int, list[Revenue]]:
+    """What readers of a file sink see, epoch by epoch. Epochs without rows are there, too."""
+    found = {}
+    for folder in sorted(path.glob("epoch=*")):
+        rows = pyarrow.dataset.dataset(sorted(folder.glob("*.parquet")), format="parquet").to_table().to_pylist()
+        found[int(folder.name.removeprefix("epoch="))] = sorted(Revenue(**row) for row in rows)
+    return found
+
+
+def table_rows(path: Path) -> list[Revenue]:
+    """What readers of a Delta table see."""
+    return sorted(Revenue(**row) for row in DeltaTable(path).to_pyarrow_table().to_pylist())
+
+
+def check_sinks_so_far(root: Path, epochs: list[list[Revenue]]) -> int:
+    """Whatever happened: readers see whole epochs from the first on, each as it must be. Returns how many."""
+    files = files_by_epoch(root / "files")
+    assert list(files) == list(range(1, len(files) + 1))
+    due = [*epochs, [], []]  # at its end, Spark may run epochs without rows to advance the watermark
+    assert list(files.values()) == due[: len(files)]
+    if (root / "table" / "_delta_log").exists():
+        table = table_rows(root / "table")
+        assert table in [merged(due[:count]) for count in range(max(len(files) - 1, 0), len(files) + 2)]
+    return len(files)
+
+
+def check_sinks_at_the_end(root: Path, epochs: list[list[Revenue]]) -> None:
+    """Everything was delivered, once, to both sinks."""
+    files = files_by_epoch(root / "files")
+    assert list(files) == list(range(1, len(files) + 1))
+    assert list(files.values())[: len(epochs)] == epochs
+    assert not any(list(files.values())[len(epochs) :])
+    assert table_rows(root / "table") == merged(epochs)
+
+
+def check_nothing_is_left_over(root: Path) -> None:
+    """No staged output, no half of a workdir, nothing in the store that no checkpoint owns, everything valid."""
+    assert not (root / "files" / "_staging").exists()
+    assert not (root / "table" / "_holdfast_staging").exists()
+    workdir = root / "store" / "workdir"
+    assert [path.name for path in workdir.parent.glob(f".{workdir.name}.*")] == []
+    store = holdfast.open_store(root / "store")
+    ids = store.list_ids()
+    assert ids
+    for number in ids:
+        result = store.validate_checkpoint(number)
+        assert [issue for issue in result.issues if issue.is_fatal] == []
+        assert result.valid
+    report = store.recover_latest_validated()
+    assert (report.chosen_id, report.skipped) == (ids[-1], [])
+    newest = store.load_latest()
+    assert newest is not None
+    assert set(newest.sink_commit_statuses.values()) == {"Committed"}
+    store.cleanup_orphans(older_than=0)
+    assert store.plan_cleanup(older_than=0).orphans == []
+    assert store.validate_checkpoint(ids[-1]).valid

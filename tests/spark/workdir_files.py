@@ -1,0 +1,158 @@
+"""Workdirs made by hand: what Spark leaves on disk for each batch, without Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from holdfast.spark.workdir import Belonging, Workdir
+
+OWNER = Belonging("orders", "memory://orders")
+QUERY_ID = "9f1c0a7e-0000-4000-8000-000000000001"
+
+
+def offset_log(*ends: str, watermark: int = 0, version: str = "v1") -> str:
+    head = {"batchWatermarkMs": watermark, "batchTimestampMs": 1, "conf": {"spark.sql.shuffle.partitions": "2"}}
+    return "\n".join([version, json.dumps(head), *(ends or ("0",))])
+
+
+def commit_log(watermark: int = 0) -> str:
+    return f'v1\n{{"nextBatchWatermarkMs":{watermark}}}'
+
+
+def archive(*stored: str, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """A RocksDB snapshot archive that refers to files of these names in its store's shared folders."""
+    ssts = [name for name in stored if name.endswith(".sst")]
+    listed = {
+        "sstFiles": [{"localFileName": name[:6], "dfsSstFileName": name, "sizeBytes": 1} for name in ssts],
+        "logFiles": [
+            {"localFileName": name[:6], "dfsLogFileName": name, "sizeBytes": 1} for name in stored if name not in ssts
+        ],
+        "numKeys": 3,
+    }
+    return archive_with(f"v1\n{json.dumps(listed)}", compression=compression)
+
+
+def archive_with(metadata: str | bytes, *, name: str = "metadata", compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", compression) as opened:
+        opened.writestr("MANIFEST-000005", b"\x00" * 50)
+        opened.writestr(name, metadata)
+    return body.getvalue()
+
+
+class HandMade:
+    """A workdir that behaves as Spark's does, batch after batch."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.workdir = Workdir(root)
+        self._writes = 0
+
+    def begin(self) -> None:
+        self.workdir.make(OWNER)
+        self.write("metadata", json.dumps({"id": QUERY_ID}))
+
+    def write(self, path: str, data: str | bytes) -> None:
+        """Put a file there as Spark does: under a hidden name first. Every write has a time of its own."""
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        hidden = target.with_name(f".{target.name}.tmp")
+        hidden.write_bytes(data.encode() if isinstance(data, str) else data)
+        self._writes += 1
+        os.utime(hidden, ns=(self._writes, self._writes))
+        hidden.rename(target)
+        (target.parent / f".{target.name}.crc").write_bytes(b"crc")
+
+    def remove(self, path: str) -> None:
+        (self.root / path).unlink()
+
+    def plan(self, batch_id: int) -> None:
+        """What is there when a batch begins."""
+        self.write(f"offsets/{batch_id}", offset_log(f'{{"logOffset":{batch_id}}}', watermark=batch_id))
+
+    def commit(self, batch_id: int) -> None:
+        """What Spark writes once a batch is done."""
+        self.write(f"commits/{batch_id}", commit_log(batch_id + 1))
+
+    def files(self) -> dict[str, bytes]:
+        """Everything that is not hidden."""
+        return {
+            str(path.relative_to(self.root)): path.read_bytes()
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(self.root).parts)
+        }
+
+    def lose(self) -> None:
+        shutil.rmtree(self.root)
+
+
+class HdfsState:
+    """State as the default provider keeps it: a delta per version and partition, now and then a snapshot."""
+
+    def __init__(self, made: HandMade, *, partitions: int = 2, snapshot_every: int = 5, keep: int = 12) -> None:
+        self._made = made
+        self._partitions = partitions
+        self._snapshot_every = snapshot_every
+        self._keep = keep
+
+    def plan(self, batch_id: int) -> None:
+        if batch_id == 0:
+            self._made.write("state/0/_metadata/metadata", '{"operatorInfo":{"operatorId":0}}')
+            self._made.write("state/0/0/_metadata/schema", b"v2\x00schema")
+
+    def run(self, batch_id: int) -> None:
+        version = batch_id + 1
+        for partition in range(self._partitions):
+            folder = f"state/0/{partition}"
+            self._made.write(f"{folder}/{version}.delta", f"delta {version} of {partition}".encode() * 9)
+            if version % self._snapshot_every == 0:
+                self._made.write(f"{folder}/{version}.snapshot", f"snapshot {version} of {partition}".encode() * 20)
+            for name in os.listdir(self._made.root / folder):
+                number = name.partition(".")[0]
+                if number.isdigit() and int(number) <= version - self._keep:
+                    self._made.remove(f"{folder}/{name}")
+
+
+class RocksState:
+    """State as RocksDB keeps it: an archive per version that refers to shared files."""
+
+    def __init__(self, made: HandMade, *, keep: int = 3, size: int = 2000) -> None:
+        self._made = made
+        self._keep = keep
+        self._size = size
+        self._live: list[str] = []
+
+    def plan(self, batch_id: int) -> None:
+        if batch_id == 0:
+            address = self._made.workdir.address
+            self._made.write("state/0/_metadata/v2/0", f'v2\n{{"stateSchemaFilePath":"{address}/state/0/schema"}}')
+
+    def run(self, batch_id: int) -> None:
+        version = batch_id + 1
+        new = f"{version:06}-uuid.sst"
+        self._made.write(f"state/0/0/SSTs/{new}", bytes([version % 256]) * self._size)
+        # Every fourth version all but the first file are merged into one, as a compaction does.
+        self._live = [*self._live[:1], new] if version % 4 == 0 else [*self._live, new]
+        self._made.write(f"state/0/0/{version}.zip", archive(*self._live))
+        old = self._made.root / f"state/0/0/{version - self._keep}.zip"
+        if old.exists():
+            old.unlink()
+
+
+def states_of(paths: Iterable[str]) -> dict[str, list[int]]:
+    """Versions by kind, for tests that look at chains."""
+    found: dict[str, list[int]] = {}
+    for path in paths:
+        number, _, kind = path.rpartition("/")[2].partition(".")
+        found.setdefault(kind, []).append(int(number.partition("_")[0]))
+    return {kind: sorted(versions) for kind, versions in found.items()}
+
+
+def without(files: Mapping[str, bytes], *paths: str) -> dict[str, bytes]:
+    return {path: data for path, data in files.items() if path not in paths}

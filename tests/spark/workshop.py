@@ -1,0 +1,101 @@
+"""A pipeline in this process that can be run a little, put back to where it was, damaged, and run on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from orders import SCHEMA, Order, files_by_epoch, make_orders, merged, revenue_by_epoch, table_rows, write_orders
+from works import PROVIDERS, RESTLESS, revenue_of
+
+from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.files import FileSink
+from holdfast.spark import EpochReport, Notice, Pipeline, watch
+
+
+@contextmanager
+def configured(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings, and as it was afterwards."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+
+
+class Workshop:
+    """Orders into files and a table, below `root`; files of orders are added as it goes."""
+
+    def __init__(
+        self, spark: Any, root: Path, provider: str = "hdfs", *, files: int = 12, restless: bool = True
+    ) -> None:
+        self.spark = spark
+        self.root = root
+        self.settings = PROVIDERS[provider] | (RESTLESS if restless else {}) | {"spark.sql.shuffle.partitions": "1"}
+        self.orders: list[list[Order]] = make_orders(files)
+        self.arrived = 0
+        self.pauses: set[int] = set()
+        self.workdir = root / "store" / "workdir"
+        self.events: list[EpochReport | Notice] = []
+        self._saved = root.with_name(root.name + "-saved")
+        self._saved_progress: tuple[int, set[int]] = (0, set())
+
+    def arrive(self, files: int = 1) -> None:
+        """More orders come in."""
+        write_orders(self.root / "orders", self.orders[self.arrived : self.arrived + files], first=self.arrived)
+        self.arrived += files
+
+    def pipeline(self, **changed: Any) -> tuple[Pipeline, Any]:
+        pipeline = Pipeline("orders", checkpoints=self.root / "store", workdir=self.workdir, **changed)
+        stream = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.root / "orders"))
+        frame = revenue_of(pipeline.source("orders", stream))
+        pipeline.sink("files", FileSink(self.root / "files"))
+        pipeline.sink("table", DeltaSink(self.root / "table", key=["shop", "minute"]))
+        return pipeline, frame
+
+    def run(self, **changed: Any) -> None:
+        """Run until everything that has arrived is done."""
+        self.events.clear()
+        stop_watching = watch(self.events.append)
+        try:
+            with configured(self.spark, self.settings):
+                pipeline, frame = self.pipeline(**changed)
+                pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
+            self.pauses.add(self.arrived)
+        finally:
+            stop_watching()
+
+    def check(self) -> None:
+        """Both sinks hold exactly what has arrived, epoch by epoch."""
+        due = revenue_by_epoch(self.orders[: self.arrived], self.pauses)
+        assert files_by_epoch(self.root / "files") == dict(enumerate(due, start=1))
+        assert table_rows(self.root / "table") == merged(due)
+
+    @property
+    def said(self) -> str:
+        """What the pipeline said in its last run."""
+        return "\n".join(event.text for event in self.events if isinstance(event, Notice))
+
+    @property
+    def replayed(self) -> list[int]:
+        return [event.epoch for event in self.events if isinstance(event, EpochReport) and event.is_replay]
+
+    def save(self) -> None:
+        """Remember everything below the root as it is now."""
+        shutil.copytree(self.root, self._saved, symlinks=True)
+        self._saved_progress = (self.arrived, set(self.pauses))
+
+    def put_back(self) -> None:
+        """Everything below the root as it was when it was saved, times of change included."""
+        shutil.rmtree(self.root)
+        shutil.copytree(self._saved, self.root, symlinks=True)
+        self.arrived, self.pauses = self._saved_progress[0], set(self._saved_progress[1])
