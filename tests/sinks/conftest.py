@@ -20,3 +20,11 @@ def pg_server() -> Iterator[PostgresServer]:
 def dsn(pg_server: PostgresServer) -> str:
     """An empty database."""
     return pg_server.new_database()
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL sinks stage `HandFrame`s, without Spark."""
+    from postgres_hands import use_hands
+
+    use_hands(monkeypatch.setattr)

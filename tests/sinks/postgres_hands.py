@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-import pytest
 from pyspark.sql.types import StructType
 
 from holdfast.sinks import postgres_loading
@@ -59,12 +58,8 @@ def run_by_hand(frame: Any, task: Any, place: Any) -> list[Any]:
     return outcomes
 
 
-@pytest.fixture
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_hands(monkeypatch.setattr)
-
-
 def use_hands(replace: Callable[[Any, str, Any], None]) -> None:
+    """Have sinks of this process stage by hand; `replace` is a `setattr` that is undone."""
     replace(postgres_loading, "_run", run_by_hand)
     replace(postgres_loading, "_as_it_travels", lambda frame, target: frame)
 

@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
-from postgres_hands import SIMPLE, ask, at, by_hand, opened, stage, staging_tables
+from postgres_hands import SIMPLE, ask, at, opened, stage, staging_tables
 from postgres_line import Line
 
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks import postgres_staging
+from holdfast.sinks import postgres_loading, postgres_staging
 from holdfast.sinks.postgres import PostgresSink
 from holdfast.sinks.postgres_copying import CopyTask
 from holdfast.sinks.postgres_names import TableName
@@ -27,7 +28,6 @@ from holdfast.steps import observe
 from holdfast.testing.crash import CrashRing
 from holdfast.testing.postgres import PostgresServer
 
-__all__ = ["by_hand"]
 pytestmark = pytest.mark.usefixtures("by_hand")
 
 WORK = f"{Path(__file__).with_name('postgres_works.py')}:run"
@@ -60,8 +60,8 @@ def test_a_losing_attempt_never_counts(dsn: str) -> None:
     sink = opened(dsn, key="id")
     descriptor = stage(sink, ROWS, at(1))
     assert len(descriptor["winners"]) == 1
-    loser = CopyTask(dsn, copy_into(TableName("public", descriptor["staged"]), ["id", "name"]).as_string(None), [])
-    loser._columns = ["id", "name"]
+    names = ["id", "name"]
+    loser = CopyTask(dsn, copy_into(TableName("public", descriptor["staged"]), names).as_string(None), names)
     late = pa.RecordBatch.from_arrays([pa.array([1, 9]), pa.array(["lost", "lost"])], names=["id", "name"])
     assert loser.copy([late], 99)[0] == 2
     assert ask(dsn, f"SELECT count(*) FROM {descriptor['staged']}") == [5]
@@ -71,8 +71,6 @@ def test_a_losing_attempt_never_counts(dsn: str) -> None:
 
 def test_a_losing_attempt_is_no_duplicate(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are in the staging table when the keys are checked."""
-    from holdfast.sinks import postgres_loading
-
     first = postgres_loading._run
 
     def with_a_loser(frame: Any, task: CopyTask, place: Any) -> list[Any]:
@@ -86,8 +84,6 @@ def test_a_losing_attempt_is_no_duplicate(dsn: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_staged_rows_that_somebody_removed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.sinks import postgres_loading
-
     first = postgres_loading._run
 
     def with_a_loss(frame: Any, task: CopyTask, place: Any) -> list[Any]:
@@ -102,8 +98,9 @@ def test_staged_rows_that_somebody_removed(dsn: str, monkeypatch: pytest.MonkeyP
     assert staging_tables(dsn) == []
 
 
-def test_two_drivers_with_keys_in_another_order(dsn: str) -> None:
-    """Two pipelines that write the same keys at once do not deadlock."""
+def test_two_pipelines_that_write_the_same_keys_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In opposite orders, and no deadlock."""
+    monkeypatch.setattr(postgres_loading, "_run", _one_task)
     ids = list(range(1, 200))
     sinks = {name: opened(dsn, key="id") for name in ("a", "b")}
     for name, sink in sinks.items():
@@ -113,7 +110,7 @@ def test_two_drivers_with_keys_in_another_order(dsn: str) -> None:
         for name, sink in sinks.items():
             to = at(epoch, pipeline=name)
             given = [(n, name) for n in (ids if name == "a" else reversed(ids))]
-            staged[name] = (to, _stage_at_once(sink, given, to))
+            staged[name] = (to, stage(sink, given, to))
         together = threading.Barrier(2)
 
         def commit(name: str, staged: dict[str, Any] = staged, together: threading.Barrier = together) -> None:
@@ -127,20 +124,7 @@ def test_two_drivers_with_keys_in_another_order(dsn: str) -> None:
     assert len(ask(dsn, "SELECT DISTINCT name FROM out")) == 1
 
 
-def _stage_at_once(sink: PostgresSink, given: list[Any], to: Any) -> Any:
-    from holdfast.sinks import postgres_loading
-
-    before = postgres_loading._run
-    try:
-        postgres_loading._run = _one_task
-        return stage(sink, given, to)
-    finally:
-        postgres_loading._run = before
-
-
 def _one_task(frame: Any, task: CopyTask, place: Any) -> list[Any]:
-    from types import SimpleNamespace
-
     count, refusal = task.copy([frame.batch], 1)
     assert refusal is None
     return [SimpleNamespace(attempt=1, row_count=count, refused=None)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from postgres_hands import SIMPLE, HandFrame, ask, at, by_hand, opened, stage, staging_tables
+from postgres_hands import SIMPLE, HandFrame, ask, at, opened, stage, staging_tables
 from pyspark.sql.types import DecimalType, StructType
 
 from holdfast.sinks.postgres_catalog import read_target
@@ -20,7 +20,6 @@ from holdfast.sinks.postgres_names import TableName
 from holdfast.sinks.postgres_place import Shape
 from holdfast.sinks.sink import RowsRefused
 
-__all__ = ["by_hand"]
 pytestmark = pytest.mark.usefixtures("by_hand")
 
 AMOUNT = StructType().add("id", "long").add("amount", DecimalType(10, 2))

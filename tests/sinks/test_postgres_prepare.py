@@ -7,15 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from postgres_hands import SIMPLE, ask, at, by_hand, opened, stage
+from postgres_hands import SIMPLE, ask, at, opened, stage
 from pyspark.sql.types import ArrayType, DayTimeIntervalType, DecimalType, StringType, StructType
 
 from holdfast.errors import Invalid, Unavailable
 from holdfast.sinks.postgres import PostgresSink
 from holdfast.sinks.sink import RowsRefused
 from holdfast.testing.postgres import PASSWORD, PostgresServer
-
-__all__ = ["by_hand"]
 
 
 def test_the_target_is_made_from_the_schema(dsn: str) -> None:

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 _EXPRESSION_ID = re.compile(r"#(\d+)(L?)")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _IDENTITY = re.compile(r"@[0-9a-f]{3,}")
-_SEED = re.compile(r"\b(rand|randn|shuffle|uuid)\((-?\d+|Some\(-?\d+\))\)")
+_SEEDS = (
+    re.compile(r"(\b(?:rand|randn)\()-?\d+(?=\))"),
+    re.compile(r"(\bSome\()-?\d+(?=\))"),
+    re.compile(r"(\b(?:randstr|uniform)\([^()]*, )-?\d+(?=, true)"),
+    re.compile(r"(\bSample [^,]+, [^,]+, (?:true|false), )-?\d+"),
+)
+"""Where Spark prints the seeds that it chooses itself."""
 _ALL_FIELDS = 2**31 - 1
 
 
@@ -96,7 +102,9 @@ def normalised(plan: str) -> str:
     text = _EXPRESSION_ID.sub(lambda found: f"#{ids.setdefault(found[1], len(ids))}{found[2]}", plan)
     text = _UUID.sub("<id>", text)
     text = _IDENTITY.sub("@", text)
-    return _SEED.sub(r"\1()", text)
+    for seed in _SEEDS:
+        text = seed.sub(r"\1", text)
+    return text
 
 
 def stable_hash(value: Any) -> int:

@@ -31,8 +31,8 @@ class Looked(msgspec.Struct, frozen=True):
 def newest_checkpoint(store: CheckpointStore) -> tuple[CheckpointManifest | None, list[tuple[int, str]]]:
     """The newest checkpoint that can be trusted, every byte read, and the newer ones that cannot.
 
-    None only if the store is empty. `Unavailable` if a newer one could not be read: it may be fine, and then an older one
-    is the wrong one. `Invalid` if a newer release of Holdfast wrote a newer one: passing that over would
+    None only if the store is empty. `Unavailable` if a newer one could not be read: it may be fine, and an older one is
+    then the wrong one. `Invalid` if a newer release of Holdfast wrote a newer one: passing that over would
     repeat what it stands for.
     """
     report = store.recover_latest_validated()

@@ -199,12 +199,16 @@ def _no_directory(text: str) -> Invalid:
 
 def to_captured(path: str, data: bytes, address: str) -> bytes:
     """What goes into a checkpoint for a file: its bytes, addresses of the workdir made independent of the place."""
-    return data.replace(address.encode(), ROOT_MARK) if _names_others(path) else data
+    if not _names_others(path):
+        return data
+    for spelling in (address, unquote(address)):  # Hadoop does not escape what a URI would
+        data = data.replace(spelling.encode(), ROOT_MARK)
+    return data
 
 
 def from_captured(path: str, data: bytes, address: str) -> bytes:
     """The bytes a file has in a workdir at this address."""
-    return data.replace(ROOT_MARK, address.encode()) if _names_others(path) else data
+    return data.replace(ROOT_MARK, unquote(address).encode()) if _names_others(path) else data
 
 
 def _names_others(path: str) -> bool:
