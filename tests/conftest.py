@@ -13,6 +13,7 @@ pytest.register_assert_rewrite("holdfast.testing")
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from holdfast.testing.conformance_subject import StoreUnderTest  # noqa: E402
+from holdfast.testing.postgres import PostgresServer, postgres_server  # noqa: E402
 from holdfast.testing.servers import S3Server, moto_server  # noqa: E402
 from places import LocalPlace, MemoryPlace  # noqa: E402
 from sparks import make_session  # noqa: E402
@@ -40,6 +41,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = make_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def pg_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL server for all tests of this process; each takes a new database."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def dsn(pg_server: PostgresServer) -> str:
+    """An empty database."""
+    return pg_server.new_database()
 
 
 @pytest.fixture

@@ -270,7 +270,11 @@ THEIRS: list[tuple[str, CheckpointManifest | None, SeenWorkdir]] = [
     ("somebody's files, empty store", None, workdir(-1, -1, pipeline=None, query_id=None, looks_like_spark=False)),
     ("remains that nobody knows", None, workdir(-1, -1, pipeline=None, query_id=None)),
     ("marked by another, with a query that is known", checkpoint(), workdir(5, 5, pipeline="other")),
-    ("marked by one of our name with another store", checkpoint(), workdir(5, 5, store="s3://bucket/other", query_id="q-2")),
+    (
+        "marked by one of our name with another store",
+        checkpoint(),
+        workdir(5, 5, store="s3://bucket/other", query_id="q-2"),
+    ),
     (
         "somebody's files, and no query on record",
         checkpoint(runtime={"pipeline": "shop"}),

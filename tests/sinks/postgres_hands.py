@@ -12,8 +12,8 @@ import psycopg
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.sinks import postgres_loading
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres import loading as postgres_loading
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import Delivery, Descriptor
 
 ATTEMPTS = itertools.count(100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import Delivery
 from holdfast.testing.crash import Acknowledge
 

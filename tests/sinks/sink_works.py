@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sink import Delivery, Sink
 from holdfast.testing.crash import Acknowledge

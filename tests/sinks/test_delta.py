@@ -14,8 +14,8 @@ from deltalake.exceptions import CommitFailedError
 from sink_places import DiskRequests, everything_below, rows_in_table, staged_in
 
 from holdfast.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks.delta import PARQUET_SETTINGS, DeltaSink
-from holdfast.sinks.delta_log import DeltaLog, application
+from holdfast.sinks.delta.log import DeltaLog, application
+from holdfast.sinks.delta.sink import PARQUET_SETTINGS, DeltaSink
 from holdfast.sinks.sink import StagedOutputGone, Standing
 from holdfast.testing.conformance_sinks import A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
@@ -85,7 +85,7 @@ class DeltaPlace(ExactlyOnceConformance):
 
     def test_table_that_is_never_quiet(self, monkeypatch: pytest.MonkeyPatch) -> None:
         descriptor = self.stage(A, delivery(1))
-        monkeypatch.setattr("holdfast.sinks.delta_log.ATTEMPTS", 3)
+        monkeypatch.setattr("holdfast.sinks.delta.log.ATTEMPTS", 3)
         self.before_each_commit(monkeypatch, self.bystander)
         with pytest.raises(Conflict):
             self.sink.commit(descriptor, delivery(1))

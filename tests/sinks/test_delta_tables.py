@@ -16,7 +16,7 @@ from deltalake import DeltaTable, Schema
 from sink_places import everything_below, staged_in
 
 from holdfast.errors import Invalid
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.sink import RowsRefused
 from holdfast.testing.conformance_sinks import delivery
 

@@ -123,7 +123,7 @@ def test_description_is_the_same_in_every_process(function: Any, name: str) -> N
 
 def test_sinks_are_cheap_to_import() -> None:
     heavy = ["pyspark", "deltalake", "pyarrow", "pandas", "numpy"]
-    modules = "holdfast.sinks, holdfast.sinks.files, holdfast.sinks.delta, holdfast.sinks.function"
+    modules = "holdfast.sinks, holdfast.sinks.files, holdfast.sinks.delta.sink, holdfast.sinks.function"
     program = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.testing.conformance_sinks import ExactlyOnceConformance, Row, SinkAbilities
 
 if TYPE_CHECKING:

@@ -18,11 +18,12 @@ from postgres_hands import SIMPLE, ask, at, opened, stage, staging_tables
 from postgres_line import Line
 
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks import postgres_loading, postgres_staging
-from holdfast.sinks.postgres import PostgresSink
-from holdfast.sinks.postgres_copying import CopyTask
-from holdfast.sinks.postgres_names import TableName
-from holdfast.sinks.postgres_statements import copy_into
+from holdfast.sinks.postgres import loading as postgres_loading
+from holdfast.sinks.postgres import staging as postgres_staging
+from holdfast.sinks.postgres.copying import CopyTask
+from holdfast.sinks.postgres.names import TableName
+from holdfast.sinks.postgres.sink import PostgresSink
+from holdfast.sinks.postgres.statements import copy_into
 from holdfast.sinks.sink import RowsRefused, StagedOutputGone, Standing
 from holdfast.steps import observe
 from holdfast.testing.crash import CrashRing

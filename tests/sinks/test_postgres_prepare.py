@@ -11,7 +11,7 @@ from postgres_hands import SIMPLE, ask, at, opened, stage
 from pyspark.sql.types import ArrayType, DayTimeIntervalType, DecimalType, StringType, StructType
 
 from holdfast.errors import Invalid, Unavailable
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import RowsRefused
 from holdfast.testing.postgres import PASSWORD, PostgresServer
 

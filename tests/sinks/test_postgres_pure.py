@@ -14,11 +14,11 @@ from postgres_hands import at
 from pyspark.sql import types as spark
 
 from holdfast.errors import Invalid
-from holdfast.sinks.postgres import PostgresSink
-from holdfast.sinks.postgres_copying import SLICE, ValueRefused, lines, slices
-from holdfast.sinks.postgres_names import TableName, is_staged_name, parse_table, staged_name
-from holdfast.sinks.postgres_statements import Staged, merge, ranges
-from holdfast.sinks.postgres_types import PgType, cast_for, new_column, why_not
+from holdfast.sinks.postgres.copying import SLICE, ValueRefused, lines, slices
+from holdfast.sinks.postgres.names import TableName, is_staged_name, parse_table, staged_name
+from holdfast.sinks.postgres.sink import PostgresSink
+from holdfast.sinks.postgres.statements import Staged, merge, ranges
+from holdfast.sinks.postgres.types import PgType, cast_for, new_column, why_not
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_importing_needs_neither_psycopg_nor_pyspark() -> None:
 import sys
 for name in ("psycopg", "pyspark", "pyarrow"):
     sys.modules[name] = None
-import holdfast.sinks.postgres, holdfast.errors
+import holdfast.sinks.postgres.sink, holdfast.errors
 try:
-    holdfast.sinks.postgres.PostgresSink("dbname=x", "t")
+    holdfast.sinks.PostgresSink("dbname=x", "t")
 except holdfast.errors.Invalid as error:
     print(error)
 """

@@ -19,8 +19,8 @@ import pytest
 from postgres_hands import ask, at, opened, staging_tables
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.sinks import postgres_loading
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres import loading as postgres_loading
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import RowsRefused
 from holdfast.steps import observe
 from holdfast.testing.postgres import PASSWORD, PostgresServer
@@ -222,7 +222,7 @@ import sys
 from pathlib import Path
 from pyspark import TaskContext
 from sparks import make_session
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import Delivery
 
 def failing_at_first(batches):

@@ -8,7 +8,7 @@ from typing import Any
 
 from orders import BEGIN, LATE_AFTER, SCHEMA
 
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.files import FileSink
 from holdfast.spark import EpochReport, Pipeline, watch
 from holdfast.testing.crash import Acknowledge

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.sinks.postgres_names import TableName, is_staged_name
+from holdfast.sinks.postgres.names import TableName, is_staged_name
 from holdfast.sinks.sink import Delivery
 
 _WHERE = ("host", "hostaddr", "port", "dbname", "service")
@@ -33,13 +33,13 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def where(self) -> str:
         """The table, the database and the host, for people."""
-        from holdfast.sinks.postgres_connecting import place_of
+        from holdfast.sinks.postgres.connecting import place_of
 
         return f"{self.table} in {place_of(self.dsn)}"
 
     def described(self) -> dict[str, Any]:
         """What and where it is, in plain values. Only from what the sink was told: the same in every process."""
-        from holdfast.sinks.postgres_connecting import parse
+        from holdfast.sinks.postgres.connecting import parse
 
         parts = parse(self.dsn)
         where = {name: str(parts[name]) for name in _WHERE if parts.get(name)}

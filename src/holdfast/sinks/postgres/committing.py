@@ -6,12 +6,12 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks import postgres_staging as staging
-from holdfast.sinks.postgres_catalog import exists, home
-from holdfast.sinks.postgres_connecting import DURABLE, Connection, connected, lost, said, translated
-from holdfast.sinks.postgres_names import COMMITS, TableName
-from holdfast.sinks.postgres_place import Place, Ticket, decode_ticket, read_ticket
-from holdfast.sinks.postgres_statements import Staged, merge
+from holdfast.sinks.postgres import staging
+from holdfast.sinks.postgres.catalog import exists, home
+from holdfast.sinks.postgres.connecting import DURABLE, Connection, connected, lost, said, translated
+from holdfast.sinks.postgres.names import COMMITS, TableName
+from holdfast.sinks.postgres.place import Place, Ticket, decode_ticket, read_ticket
+from holdfast.sinks.postgres.statements import Staged, merge
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing
 from holdfast.steps import step
 

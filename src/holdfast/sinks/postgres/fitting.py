@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Invalid
-from holdfast.sinks.postgres_catalog import Column, Index, Target
-from holdfast.sinks.postgres_names import ATTEMPT, DELETED, LONGEST, TableName, quoted
-from holdfast.sinks.postgres_place import Shape
-from holdfast.sinks.postgres_types import new_column, why_not
+from holdfast.sinks.postgres.catalog import Column, Index, Target
+from holdfast.sinks.postgres.names import ATTEMPT, DELETED, LONGEST, TableName, quoted
+from holdfast.sinks.postgres.place import Shape
+from holdfast.sinks.postgres.types import new_column, why_not
 from holdfast.sinks.sink import RowsRefused
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.sinks import postgres_staging as staging
-from holdfast.sinks.postgres_catalog import Target, read_target
-from holdfast.sinks.postgres_checking import UNCHANGED, check_staged
-from holdfast.sinks.postgres_committing import discard
-from holdfast.sinks.postgres_connecting import connected, for_executors, translated
-from holdfast.sinks.postgres_copying import OUTCOME, CopyTask, Refusal
-from holdfast.sinks.postgres_fitting import check_frame, check_target
-from holdfast.sinks.postgres_names import DELETED, TableName
-from holdfast.sinks.postgres_place import Place, Ticket
-from holdfast.sinks.postgres_statements import Staged, copy_into, ranges
-from holdfast.sinks.postgres_types import cast_for
+from holdfast.sinks.postgres import staging
+from holdfast.sinks.postgres.catalog import Target, read_target
+from holdfast.sinks.postgres.checking import UNCHANGED, check_staged
+from holdfast.sinks.postgres.committing import discard
+from holdfast.sinks.postgres.connecting import connected, for_executors, translated
+from holdfast.sinks.postgres.copying import OUTCOME, CopyTask, Refusal
+from holdfast.sinks.postgres.fitting import check_frame, check_target
+from holdfast.sinks.postgres.names import DELETED, TableName
+from holdfast.sinks.postgres.place import Place, Ticket
+from holdfast.sinks.postgres.statements import Staged, copy_into, ranges
+from holdfast.sinks.postgres.types import cast_for
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused
 from holdfast.sinks.writing import explain
 from holdfast.steps import step

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.sinks import delta_schema
-from holdfast.sinks.delta_files import StagedFile, collect
-from holdfast.sinks.delta_log import DeltaLog, require_deltalake
-from holdfast.sinks.delta_merge import merge, refuse_ambiguous_keys
-from holdfast.sinks.delta_rules import check_table, refused
-from holdfast.sinks.delta_schema import Json
+from holdfast.sinks.delta import schema as delta_schema
+from holdfast.sinks.delta.files import StagedFile, collect
+from holdfast.sinks.delta.log import DeltaLog, require_deltalake
+from holdfast.sinks.delta.merge import merge, refuse_ambiguous_keys
+from holdfast.sinks.delta.rules import check_table, refused
+from holdfast.sinks.delta.schema import Json
 from holdfast.sinks.durable import disk_errors_explained, make_directories, sync, write_file
 from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing

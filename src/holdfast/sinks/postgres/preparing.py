@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from psycopg.sql import SQL, Identifier
 
 from holdfast.errors import Invalid
-from holdfast.sinks import postgres_staging as staging
-from holdfast.sinks.postgres_catalog import Target, exists, home, read_target
-from holdfast.sinks.postgres_committing import record
-from holdfast.sinks.postgres_connecting import Connection, connected, translated
-from holdfast.sinks.postgres_fitting import check_frame, check_target, new_table_columns
-from holdfast.sinks.postgres_names import COMMITS, TableName
-from holdfast.sinks.postgres_place import Place, Shape
-from holdfast.sinks.postgres_statements import Staged, create_commits, create_target, merge
+from holdfast.sinks.postgres import staging
+from holdfast.sinks.postgres.catalog import Target, exists, home, read_target
+from holdfast.sinks.postgres.committing import record
+from holdfast.sinks.postgres.connecting import Connection, connected, translated
+from holdfast.sinks.postgres.fitting import check_frame, check_target, new_table_columns
+from holdfast.sinks.postgres.names import COMMITS, TableName
+from holdfast.sinks.postgres.place import Place, Shape
+from holdfast.sinks.postgres.statements import Staged, create_commits, create_target, merge
 from holdfast.sinks.sink import Delivery
 from holdfast.steps import step
 

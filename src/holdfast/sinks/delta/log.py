@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks.delta_schema import Json
+from holdfast.sinks.delta.schema import Json
 from holdfast.sinks.durable import sync, sync_all
 from holdfast.sinks.sink import Delivery
 from holdfast.steps import step

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.sinks.postgres_names import TableName
-from holdfast.sinks.postgres_types import PgType
+from holdfast.sinks.postgres.names import TableName
+from holdfast.sinks.postgres.types import PgType
 
 if TYPE_CHECKING:
-    from holdfast.sinks.postgres_connecting import Connection
+    from holdfast.sinks.postgres.connecting import Connection
 
 
 class Column(msgspec.Struct, frozen=True):

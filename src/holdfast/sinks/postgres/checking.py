@@ -10,12 +10,12 @@ import psycopg
 from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.errors import Unavailable
-from holdfast.sinks.postgres_catalog import Target
-from holdfast.sinks.postgres_connecting import Connection, explained, said
-from holdfast.sinks.postgres_fitting import indexed, needs_trial
-from holdfast.sinks.postgres_names import DELETED
-from holdfast.sinks.postgres_place import Shape
-from holdfast.sinks.postgres_statements import (
+from holdfast.sinks.postgres.catalog import Target
+from holdfast.sinks.postgres.connecting import Connection, explained, said
+from holdfast.sinks.postgres.fitting import indexed, needs_trial
+from holdfast.sinks.postgres.names import DELETED
+from holdfast.sinks.postgres.place import Shape
+from holdfast.sinks.postgres.statements import (
     Staged,
     example,
     expression,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Invalid
-from holdfast.sinks.postgres_names import check_name, parse_table
-from holdfast.sinks.postgres_place import Place, Shape
+from holdfast.sinks.postgres.names import check_name, parse_table
+from holdfast.sinks.postgres.place import Place, Shape
 from holdfast.sinks.sink import Delivery, Descriptor, Standing
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PostgresSink:
 
         It is rehearsed on no rows, and taken back: what a commit will need is permitted, or `Invalid` says what is not.
         """
-        from holdfast.sinks.postgres_preparing import prepare
+        from holdfast.sinks.postgres.preparing import prepare
 
         prepare(self._place, schema, delivery)
 
@@ -77,7 +77,7 @@ class PostgresSink:
         transaction that is taken back: as much work again as the commit. What another writer does to the target
         between that and the commit cannot be foreseen.
         """
-        from holdfast.sinks.postgres_loading import stage
+        from holdfast.sinks.postgres.loading import stage
 
         return stage(self._place, frame, delivery)
 
@@ -86,18 +86,18 @@ class PostgresSink:
         asked what became of it: committing again settles it. `RowsRefused` if the target was changed since the rows
         were staged and does not take them any more: they are kept.
         """
-        from holdfast.sinks.postgres_committing import commit
+        from holdfast.sinks.postgres.committing import commit
 
         commit(self._place, descriptor, delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         """As the contract says."""
-        from holdfast.sinks.postgres_committing import rollback
+        from holdfast.sinks.postgres.committing import rollback
 
         rollback(self._place, descriptor, delivery)
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
         """As the contract says. A staging table that a dead driver's task still holds is left for the next time."""
-        from holdfast.sinks.postgres_committing import recover
+        from holdfast.sinks.postgres.committing import recover
 
         return recover(self._place, delivery, keep)

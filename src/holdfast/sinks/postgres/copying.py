@@ -74,7 +74,7 @@ class CopyTask:
         """Copy the rows in one transaction: all of them are there when this returns, or none and the reason."""
         import psycopg
 
-        from holdfast.sinks.postgres_connecting import DURABLE, NOTICED, column_of, connected, explained, said
+        from holdfast.sinks.postgres.connecting import DURABLE, NOTICED, column_of, connected, explained, said
 
         try:
             with connected(self._dsn) as connection:

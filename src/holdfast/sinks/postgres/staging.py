@@ -13,10 +13,10 @@ import msgspec
 import psycopg
 from psycopg.sql import SQL, Literal
 
-from holdfast.sinks.postgres_catalog import Target
-from holdfast.sinks.postgres_connecting import Connection
-from holdfast.sinks.postgres_names import ATTEMPT, DELETED, STAGED, TableName, is_staged_name, staged_name
-from holdfast.sinks.postgres_statements import create_staged, identifier
+from holdfast.sinks.postgres.catalog import Target
+from holdfast.sinks.postgres.connecting import Connection
+from holdfast.sinks.postgres.names import ATTEMPT, DELETED, STAGED, TableName, is_staged_name, staged_name
+from holdfast.sinks.postgres.statements import create_staged, identifier
 from holdfast.sinks.sink import Delivery
 
 LOCK_TIMEOUT = "10s"
