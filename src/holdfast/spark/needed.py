@@ -40,6 +40,15 @@ def is_final(path: str) -> bool:
     return folder in ("offsets", "commits")
 
 
+def is_ahead(path: str, batch_id: int) -> bool:
+    """Whether Spark may read a file when it goes on after `batch_id`, beyond what a checkpoint of that batch holds."""
+    folder, name = posixpath.split(path)
+    if folder in ("offsets", "commits"):
+        return name.isascii() and name.isdigit() and int(name) >= batch_id
+    version = _VERSIONED.fullmatch(name)
+    return path.startswith("sources/") or (path.startswith("state/") and (not version or int(version[1]) > batch_id))
+
+
 def needed_files(paths: Iterable[str], batch_id: int, read_archive: ReadArchive) -> set[str]:
     """Those of `paths` (relative, with slashes) without which batch `batch_id` could not be run as it was planned."""
     found = [path for path in paths if is_captured(path)]

@@ -14,6 +14,8 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
 from holdfast.sinks import Delivery, StagedOutputGone, Standing
 from holdfast.spark.capture import Capture
+from holdfast.spark.checksums import differs_from_checksum, orphaned_checksums
+from holdfast.spark.needed import is_ahead
 from holdfast.spark.rebuild import Comparison, compare, rebuild
 from holdfast.spark.workdir import MARKER, Belonging, Workdir
 from holdfast.steps import step
@@ -85,6 +87,8 @@ def look_at_workdir(
     logs = workdir.logs()
     comparison = compare(workdir, store.objects, newest) if newest else None
     problem = logs.problem or (comparison.difference if comparison else None)
+    if problem is None and newest is not None and comparison is not None:
+        problem = _uncovered_damage(workdir, newest.wal_position, set(comparison.same))
     if is_suspect:
         problem = problem or "Spark could not go on from it"
     belonging = workdir.belonging()
@@ -100,6 +104,18 @@ def look_at_workdir(
         problem=problem,
     )
     return seen, comparison
+
+
+def _uncovered_damage(workdir: Workdir, batch_id: int, covered: set[str]) -> str | None:
+    """What is wrong with the files that Spark wrote after the newest checkpoint, as far as their checksums tell."""
+    for folder in ("offsets", "commits"):
+        for name in sorted(orphaned_checksums(workdir.path / folder)):
+            if name.isascii() and name.isdigit() and int(name) >= batch_id:
+                return f"{folder}/{name} is gone"
+    for path, _ in workdir.files():
+        if path not in covered and is_ahead(path, batch_id) and differs_from_checksum(workdir.path / path):
+            return f"{path} is not what Spark wrote"
+    return None
 
 
 def ask_sinks(

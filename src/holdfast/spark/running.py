@@ -24,6 +24,7 @@ RESTARTS = "HOLDFAST_RESTARTS"
 _WORKDIR_TROUBLE = re.compile(
     r"CANNOT_LOAD_STATE_STORE|CANNOT_READ_[A-Z_]*|STATE_STORE_[A-Z_]*NOT_(?:FOUND|EXIST)|Incomplete log file"
     r"|ChecksumException|[Bb]atch \d+ (?:doesn't|does not) exist|Stream is corrupted|CONCURRENT_STREAM_LOG_UPDATE"
+    r"|Multiple streaming queries are concurrently using"
     r"|StreamingQueryCheckpointMetadata|MISSING_METADATA|Error reading (?:delta|snapshot) file"
 )
 """How Spark says that its own directory let it down."""
