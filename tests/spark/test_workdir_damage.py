@@ -16,6 +16,8 @@ import pytest
 from orders import check_nothing_is_left_over
 from workshop import Workshop
 
+from holdfast.errors import Corrupt, Invalid
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -161,3 +163,154 @@ def damaged_one_by_one(shop: Workshop, kinds: Callable[[int], list[str]]) -> Non
 def test_each_file_damaged(shop: Workshop) -> None:
     names = list(KINDS)
     damaged_one_by_one(shop, lambda number: [names[number % len(names)]])
+
+
+def test_one_bit_in_the_newest_commit(shop: Workshop) -> None:
+    """It holds the next watermark, and no checkpoint holds it yet: raised, everything to come would be late."""
+    newest = logs(shop.workdir, "commits")[-1]
+    body = newest.read_bytes()
+    at = body.index(b"176") + 2
+    newest.write_bytes(body[:at] + b"7" + body[at + 1 :])
+    goes_on(shop)
+
+
+def test_a_mark_of_another_store(shop: Workshop) -> None:
+    """The workdir might be somebody else's then: nothing is touched."""
+    mark = shop.workdir / ".holdfast.json"
+    mark.write_bytes(mark.read_bytes().replace(b"/store", b"/stone"))
+    shop.arrive()
+    before = contents(shop.root)
+    with pytest.raises(Invalid, match="belongs to") as found:
+        shop.run()
+    assert found.value.code == "workdir.other-pipeline"
+    assert changed(before, contents(shop.root)) == set()
+
+
+def test_somebody_elses_files_in_the_workdir(shop: Workshop) -> None:
+    """One file more does no harm, and is not taken for one of ours."""
+    (shop.workdir / "state" / "0" / "0" / "999.delta").write_bytes(b"nonsense")
+    (shop.workdir / "offsets" / "notes.txt").write_bytes(b"do not delete")
+    goes_on(shop)
+
+
+def test_a_planned_batch_that_was_never_decided_and_is_damaged(shop: Workshop) -> None:
+    """A driver died after Spark had planned a batch. The plan is all that says which rows belong to it."""
+    newest = logs(shop.workdir, "offsets")[-1]
+    planned = newest.with_name(str(int(newest.name) + 1))
+    planned.write_bytes(newest.read_bytes()[:-3])
+    goes_on(shop)
+
+
+# The workdir elsewhere, or of another time
+
+
+@pytest.mark.parametrize("how", ["moved", "copied", "left behind"])
+def test_another_path(how: str, shop: Workshop) -> None:
+    elsewhere = shop.root / "elsewhere" / "workdir"
+    elsewhere.parent.mkdir()
+    if how == "moved":
+        shop.workdir.rename(elsewhere)
+    elif how == "copied":
+        shutil.copytree(shop.workdir, elsewhere)
+        empty_everything(shop.workdir)
+    before, shop.workdir = shop.workdir, elsewhere
+    try:
+        goes_on(shop)
+    finally:
+        shop.workdir = before
+
+
+def test_an_old_workdir_put_back(shop: Workshop) -> None:
+    shutil.copytree(shop.workdir, shop.root / "old")
+    shop.arrive(2)
+    shop.run()
+    shutil.rmtree(shop.workdir)
+    (shop.root / "old").rename(shop.workdir)
+    goes_on(shop)
+
+
+def test_an_old_store_put_back(shop: Workshop) -> None:
+    """Spark and the sinks are further than every checkpoint: they agree with each other, so it goes on from there."""
+    old = shop.root / "old"
+    shutil.copytree(shop.root / "store", old, ignore=shutil.ignore_patterns("workdir"))
+    shop.arrive(2)
+    shop.run()
+    shop.workdir.rename(old / "workdir")
+    shutil.rmtree(shop.root / "store")
+    old.rename(shop.root / "store")
+    goes_on_or_stops_unchanged(shop)
+
+
+def test_an_old_store_and_an_old_workdir_put_back(shop: Workshop) -> None:
+    """The sinks have epochs that nobody else knows of: to run them again may give them other rows."""
+    shutil.copytree(shop.root / "store", shop.root / "old")
+    shop.arrive(2)
+    shop.run()
+    shutil.rmtree(shop.root / "store")
+    (shop.root / "old").rename(shop.root / "store")
+    stops_unchanged(shop, "sink.ahead")
+
+
+# Damage in the store
+
+
+def newest_manifest(shop: Workshop) -> Path:
+    return max((shop.root / "store" / "checkpoints").glob("checkpoint_*/manifest.json"))
+
+
+def newest_batch(shop: Workshop) -> Path:
+    return max((shop.root / "store" / "checkpoints").rglob("batch-*.lz4"))
+
+
+DAMAGED_STORE: dict[str, Callable[[Workshop], None]] = {
+    "manifest flipped": lambda shop: flip(newest_manifest(shop)),
+    "manifest emptied": lambda shop: os.truncate(newest_manifest(shop), 0),
+    "manifest deleted": lambda shop: newest_manifest(shop).unlink(),
+    "batch object flipped": lambda shop: flip(newest_batch(shop)),
+    "batch object deleted": lambda shop: newest_batch(shop).unlink(),
+    "pointer deleted": lambda shop: (shop.root / "store" / "checkpoints" / "latest.txt").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_STORE)
+def test_the_newest_checkpoint_damaged(damage: str, shop: Workshop) -> None:
+    DAMAGED_STORE[damage](shop)
+    goes_on_or_stops_unchanged(shop)
+
+
+@pytest.mark.parametrize("damage", DAMAGED_STORE)
+def test_the_newest_checkpoint_damaged_and_the_workdir_lost(damage: str, shop: Workshop) -> None:
+    """The sinks may have an epoch that no checkpoint can vouch for; it is neither repeated nor passed over."""
+    DAMAGED_STORE[damage](shop)
+    shutil.rmtree(shop.workdir)
+    goes_on_or_stops_unchanged(shop)
+
+
+def goes_on_or_stops_unchanged(shop: Workshop) -> None:
+    """Exact, or an error that says what to do, every sink as it was; and then again exact with what was restored."""
+    before = contents(shop.root / "files", shop.root / "table")
+    shop.arrive()
+    try:
+        shop.run()
+    except Corrupt as refused:
+        assert refused.next_step
+        assert changed(before, contents(shop.root / "files", shop.root / "table")) == set()
+    else:
+        shop.check()
+
+
+def stops_unchanged(shop: Workshop, code: str) -> None:
+    before = contents(shop.root / "files", shop.root / "table")
+    shop.arrive()
+    with pytest.raises(Corrupt) as found:
+        shop.run()
+    assert found.value.code == code
+    assert changed(before, contents(shop.root / "files", shop.root / "table")) == set()
+
+
+def contents(*roots: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for root in roots for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def changed(before: dict[str, bytes], after: dict[str, bytes]) -> set[str]:
+    return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
