@@ -51,7 +51,7 @@ def main() -> int:
         say(f"files has epochs {epochs_in_files(folder)}; delta has epochs up to {epoch_in_delta(folder)}.")
         compare(shop, folder)
 
-        title(3, "Spark's own checkpoint directory is deleted, with all its state; new orders and new rates arrive")
+        title(3, "Spark's own checkpoint directory is deleted, with all its state, and new orders arrive")
         shutil.rmtree(folder / "checkpoints" / "workdir")
         shop.sell(FILES_IN_EACH_ACT)
         start_driver(folder)
@@ -129,24 +129,22 @@ class Shop:
         self.books: dict[tuple[str, datetime], float] = defaultdict(float)
         for name in ("orders", "rates"):
             (folder / name).mkdir()
+        lines = [json.dumps({"currency": currency, "euros": rate}) for currency, rate in RATES.items()]
+        (folder / "rates" / "1.json").write_text("\n".join(lines))
 
     def sell(self, files: int) -> None:
-        """Some minutes of orders, a file each; the rates of the day come first."""
-        version = len(list((self._folder / "rates").iterdir())) + 1
-        rates = {currency: rate * (1 + (version - 1) / 100) for currency, rate in RATES.items()}
-        lines = [json.dumps({"currency": currency, "euros": rate}) for currency, rate in rates.items()]
-        (self._folder / "rates" / f"{version}.json").write_text("\n".join(lines))
+        """Some minutes of orders, a file each."""
         for _ in range(files):
-            self._sell_a_minute(rates)
+            self._sell_a_minute()
 
-    def _sell_a_minute(self, rates: dict[str, float]) -> None:
+    def _sell_a_minute(self) -> None:
         lines = []
         for _ in range(ORDERS_IN_A_FILE):
-            shop, currency = self._random.choice(("Porto", "Lyon", "Graz")), self._random.choice(tuple(rates))
+            shop, currency = self._random.choice(("Porto", "Lyon", "Graz")), self._random.choice(tuple(RATES))
             amount = self._random.randrange(100, 10_000) / 100
             at = self._clock + timedelta(seconds=self._random.randrange(60))
             lines.append(json.dumps({"shop": shop, "currency": currency, "amount": amount, "at": at.isoformat()}))
-            self.books[shop, self._clock] += amount * rates[currency]
+            self.books[shop, self._clock] += amount * RATES[currency]
         hidden = self._folder / "orders" / f".{self._files}"
         hidden.write_text("\n".join(lines))
         os.rename(hidden, self._folder / "orders" / f"{self._files:04}.json")
