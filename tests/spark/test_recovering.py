@@ -80,9 +80,9 @@ def test_a_workdir_with_a_damaged_file(memory: MemoryPlace, made: HandMade, path
 
 def test_a_workdir_that_spark_stumbled_over(memory: MemoryPlace, made: HandMade) -> None:
     captured(memory, made, 2)
-    assert (
-        look(memory.open(), made.workdir, is_suspect=True).observed.workdir.problem == "Spark could not go on from it"
-    )
+    made.workdir.suspect("Unexpected end-of-input")
+    problem = look(memory.open(), made.workdir).observed.workdir.problem
+    assert problem == "Spark could not go on from it: Unexpected end-of-input"
 
 
 def test_a_stranger_in_the_workdir(memory: MemoryPlace, made: HandMade) -> None:

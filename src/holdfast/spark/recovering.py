@@ -17,10 +17,10 @@ from holdfast.spark.capture import Capture
 from holdfast.spark.checksums import differs_from_checksum, orphaned_checksums
 from holdfast.spark.needed import is_ahead
 from holdfast.spark.rebuild import Comparison, compare, rebuild
-from holdfast.spark.workdir import MARKER, Belonging, Workdir
+from holdfast.spark.workdir import MARKER, SUSPECT, Belonging, Workdir
 from holdfast.steps import step
 
-_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", MARKER, ".metadata.crc"}
+_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", MARKER, SUSPECT, ".metadata.crc", ".spool"}
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -68,18 +68,15 @@ def _refuse_newer_format(store: CheckpointStore, number: int) -> None:
         )
 
 
-def look(store: CheckpointStore, workdir: Workdir, *, is_suspect: bool = False) -> Looked:
-    """Observe store and workdir; the sinks are asked once the pipeline is ours.
-
-    `is_suspect`: Spark has stumbled over this workdir, so it counts as damaged whatever it looks like.
-    """
+def look(store: CheckpointStore, workdir: Workdir) -> Looked:
+    """Observe store and workdir; the sinks are asked once the pipeline is ours."""
     newest, skipped = newest_checkpoint(store)
-    seen, comparison = look_at_workdir(workdir, store, newest, is_suspect=is_suspect)
+    seen, comparison = look_at_workdir(workdir, store, newest)
     return Looked(Observed(store.objects.address, newest, seen, skipped), comparison)
 
 
 def look_at_workdir(
-    workdir: Workdir, store: CheckpointStore, newest: CheckpointManifest | None, *, is_suspect: bool = False
+    workdir: Workdir, store: CheckpointStore, newest: CheckpointManifest | None
 ) -> tuple[SeenWorkdir, Comparison | None]:
     """Where the workdir stands, and whether everything the newest checkpoint holds is there as it was captured."""
     if workdir.is_empty():
@@ -89,8 +86,9 @@ def look_at_workdir(
     problem = logs.problem or (comparison.difference if comparison else None)
     if problem is None and newest is not None and comparison is not None:
         problem = _uncovered_damage(workdir, newest.wal_position, set(comparison.same))
-    if is_suspect:
-        problem = problem or "Spark could not go on from it"
+    suspicion = workdir.suspicion()
+    if problem is None and suspicion is not None:
+        problem = f"Spark could not go on from it: {suspicion}"
     belonging = workdir.belonging()
     seen = SeenWorkdir(
         str(workdir.path),

@@ -41,11 +41,11 @@ class Run:
         self._attempt: Attempt | None = None
         self._stop = threading.Event()
 
-    def begin(self, *, is_suspect: bool = False) -> None:
+    def begin(self) -> None:
         """Check, recover and start the query. Each call is an attempt of its own."""
         if self._checked is None:
             self._checked = check(self._definition)
-        self._attempt = recover_and_start(self._checked, is_suspect=is_suspect)
+        self._attempt = recover_and_start(self._checked)
         if self._stop.is_set():
             self._attempt.ask_to_stop()
 
@@ -81,8 +81,17 @@ class Run:
             self._attempt.raise_failure()
         except Exception as error:
             self._raise_if_fenced(error)
+            if self.may_blame_workdir(error):
+                self._definition.workdir.suspect(first_line(error))
             raise
         return True
+
+    def may_blame_workdir(self, error: Exception) -> bool:
+        """Whether the next start had better rebuild the workdir, which is always right and costs a replay."""
+        if is_workdir_trouble(error):
+            return True
+        never_began = self._attempt is not None and self._attempt.never_came_to_a_batch
+        return never_began and not isinstance(error, HoldfastError)
 
     def _raise_if_fenced(self, error: Exception) -> None:
         """Another driver at work shows in many ways. Starting again would only take the pipeline back from it."""
@@ -106,17 +115,16 @@ class Supervision:
     def run(self) -> None:
         """Until the query ends or is asked to stop. Raises what could not be helped by starting again."""
         failures = 0
-        is_suspect = False
         with self._stopping_on_signals():
             while True:
                 try:
-                    self._run.begin(is_suspect=is_suspect)
+                    self._run.begin()
                     self._run.await_termination()
                     return
                 except Exception as error:
                     failures = failures + 1 if self._run.epochs == 0 else 1
-                    is_suspect = is_workdir_trouble(error)
-                    if self._stopped.is_set() or failures > self._restarts or not (is_suspect or is_passing(error)):
+                    may_help = is_passing(error) or self._run.may_blame_workdir(error)
+                    if self._stopped.is_set() or failures > self._restarts or not may_help:
                         raise
                     self._pause(failures, error)
 

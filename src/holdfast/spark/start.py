@@ -133,12 +133,12 @@ def _prepare_sinks(checked: Checked) -> None:
             operator.restore(checked.initial[name])
 
 
-def recover_and_start(checked: Checked, *, is_suspect: bool = False) -> Attempt:
+def recover_and_start(checked: Checked) -> Attempt:
     """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there."""
     definition = checked.definition
     store, workdir, name = definition.store, definition.workdir, definition.name
     generation = store.claim().generation
-    looked = look(store, workdir, is_suspect=is_suspect)
+    looked = look(store, workdir)
     newest = looked.observed.newest
     _check_tables(definition, newest)
     standings = ask_sinks(definition.sinks, newest, name, generation)
@@ -224,6 +224,7 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
         sources=tuple(source.name for source in checked.query.sources),
         facts_of=lambda batch_id, summary: facts_of(checked, plan.lineage, batch_id, summary),
         lineage=plan.lineage,
+        has_kept_workdir=plan.workdir == "keep",
     )
     writer = (
         frame.writeStream.foreachBatch(attempt.run_batch)

@@ -6,6 +6,7 @@ the driver and the executors see under one path.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -20,6 +21,9 @@ import msgspec
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.spark.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
 from holdfast.steps import step
+
+SUSPECT = ".holdfast-suspect"
+"""Why Spark stumbled over the workdir when it was last used; gone with the workdir."""
 
 MARKER = ".holdfast.json"
 """Hidden, so that Spark, which wants an empty directory to begin with, does not see it."""
@@ -72,10 +76,22 @@ class Workdir:
         except (OSError, msgspec.MsgspecError):
             return None
 
+    def suspect(self, why: str) -> None:
+        """Remember, across processes, that Spark could not go on from it. Without a guarantee: a disk may be full."""
+        with contextlib.suppress(OSError):
+            (self.path / SUSPECT).write_text(why)
+
+    def suspicion(self) -> str | None:
+        """What `suspect` said, None if it said nothing."""
+        try:
+            return (self.path / SUSPECT).read_text(errors="replace")
+        except OSError:
+            return None
+
     def is_empty(self) -> bool:
         """Whether there is nothing of Spark's in it."""
         try:
-            return not any(name != MARKER for name in os.listdir(self.path))
+            return not any(name not in (MARKER, SUSPECT) for name in os.listdir(self.path))
         except FileNotFoundError:
             return True
         except NotADirectoryError:
