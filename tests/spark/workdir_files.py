@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -63,11 +64,14 @@ class HandMade:
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         hidden = target.with_name(f".{target.name}.tmp")
-        hidden.write_bytes(data.encode() if isinstance(data, str) else data)
+        data = data.encode() if isinstance(data, str) else data
+        hidden.write_bytes(data)
         self._writes += 1
         os.utime(hidden, ns=(self._writes, self._writes))
         hidden.rename(target)
-        (target.parent / f".{target.name}.crc").write_bytes(b"crc")
+        pieces = [data[start : start + 512] for start in range(0, len(data), 512)]
+        sums = b"".join(zlib.crc32(piece).to_bytes(4, "big") for piece in pieces)
+        (target.parent / f".{target.name}.crc").write_bytes(b"crc\0" + (512).to_bytes(4, "big") + sums)
 
     def remove(self, path: str) -> None:
         (self.root / path).unlink()
