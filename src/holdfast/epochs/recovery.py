@@ -27,6 +27,8 @@ class Wanted(msgspec.Struct, frozen=True):
     sinks: frozenset[str]
     operators: frozenset[str] = frozenset()
     on_change: OnChange = "fail"
+    is_deterministic: bool = True
+    """Whether running a batch again gives the same rows."""
 
 
 class SeenWorkdir(msgspec.Struct, frozen=True):
@@ -205,6 +207,8 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
         return Plan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
     planned_ahead = action == "keep" and seen.workdir.planned > batch
     _check_sinks(seen.sinks, seen.store, lineage, newest.epoch + planned_ahead)
+    if planned_ahead and not wanted.is_deterministic:
+        _check_agreement(seen.sinks, newest)
     is_done = action == "keep" and seen.workdir.committed >= batch
     notes += _behind(seen.sinks, newest)
     return Plan(
@@ -266,6 +270,20 @@ def _check_sinks(sinks: Mapping[str, Standing], store: str, lineage: int, allowe
             about=f"sink {name!r}",
             unchanged="the store, the workdir and every sink",
             next_step="restore the store from a copy, or give the pipeline a new name and an empty target",
+        )
+
+
+def _check_agreement(sinks: Mapping[str, Standing], newest: CheckpointManifest) -> None:
+    """An epoch that some sinks have and no manifest vouches for is run again: with other rows for the other sinks."""
+    ahead = sorted(name for name, standing in sinks.items() if (standing.committed or 0) > newest.epoch)
+    if ahead and len(ahead) < len(sinks):
+        raise Corrupt(
+            f"Sink {ahead[0]!r} has epoch {newest.epoch + 1} and others do not, its checkpoint cannot be trusted, and the "
+            "query gives other rows each time it is run.",
+            code="sink.ahead",
+            about=f"sink {ahead[0]!r}",
+            unchanged="the store, the workdir and every sink",
+            next_step="restore the store from a copy, or take that epoch out of that sink by hand",
         )
 
 

@@ -73,6 +73,7 @@ class Checked(msgspec.Struct, frozen=True):
             frozenset(definition.sinks),
             frozenset(definition.operators),
             definition.on_change,
+            self.query.is_deterministic,
         )
 
 
