@@ -9,29 +9,69 @@ epochs only; at the end they see, row by row, what an undisturbed run gives them
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pyarrow.dataset
 import pytest
-from chains import ALL, REBUILD, Chain, moments
+from chains import ALL, DECIDED, REBUILD, Chain, Undisturbed, moments
+from deltalake import DeltaTable
+from orders import check_nothing_is_left_over
 
 from holdfast.steps import Phase
+from holdfast.testing.crash import Event, Moment
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PROVIDERS = ("hdfs", "rocksdb-changelog")
+FILES = 22
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_killed_at_every_step(provider: str, tmp_path: Path) -> None:
+def test_killed_at_every_step(provider: str, shared: Path, tmp_path: Path) -> None:
     mine = ALL[PROVIDERS.index(provider) :: 2]
     phases: dict[str, Phase] = {name: "begin" if (ALL.index(name) // 2) % 2 else "end" for name in ALL}
-    chain = Chain(tmp_path, provider, files=len(mine) + 6)
-    chain.run_undisturbed()
+    undisturbed = Undisturbed(shared, FILES)
+    undisturbed.begin()
+    chain = Chain(tmp_path / "killed", undisturbed, provider)
     for moment in moments(mine, phases):
         if moment.event.name in REBUILD:
             chain.lose_workdir()
-        chain.live(moment)
+        chain.check_so_far(chain.live(moment))
     chain.live_to_the_end()
     chain.check()
     assert sorted(event.name for event in chain.died_at) == sorted(mine)
     assert chain.seen <= {*ALL}, "a step that nobody is killed at: add it to the lists in chains.py"
+
+
+BETWEEN_SINKS = [
+    Moment(Event("sink.stage", "end"), since=DECIDED),
+    Moment(Event("epoch.decide", "end")),
+    Moment(Event("sink.commit", "end"), since=DECIDED),
+    Moment(Event("delta.commit", "begin"), since=DECIDED),
+    Moment(Event("epoch.settle", "begin"), since=DECIDED),
+]
+
+
+def test_sinks_agree_though_the_query_never_gives_the_same_twice(shared: Path, tmp_path: Path) -> None:
+    undisturbed = Undisturbed(shared, FILES)
+    undisturbed.begin()
+    chain = Chain(tmp_path / "killed", undisturbed, "hdfs", work="luck")
+    for moment in BETWEEN_SINKS:
+        chain.live(moment)
+        chain.lose_workdir()
+    chain.live_to_the_end()
+    files = rows_of(pyarrow.dataset.dataset(chain.root / "files", format="parquet", partitioning="hive").to_table())
+    table = rows_of(DeltaTable(chain.root / "table").to_pyarrow_table())
+    assert files == table
+    due = Counter((row.shop, row.minute, row.orders) for epoch in undisturbed.epochs for row in epoch)
+    assert Counter((row["shop"], row["minute"], row["orders"]) for row in files) == due
+    assert len({row["luck"] for row in files}) == len(files)
+    check_nothing_is_left_over(chain.root)
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    """The rows without what only one of the sinks has, in one order."""
+    columns = ["shop", "minute", "total", "orders", "luck"]
+    return sorted(table.select(columns).to_pylist(), key=lambda row: tuple(row.values()))

@@ -8,8 +8,7 @@ from typing import Any
 
 from orders import BEGIN, LATE_AFTER, SCHEMA
 
-from holdfast.sinks.delta.sink import DeltaSink
-from holdfast.sinks.files import FileSink
+from holdfast.sinks import DeltaSink, FileSink
 from holdfast.spark import EpochReport, Pipeline, watch
 from holdfast.testing.crash import Acknowledge
 from sparks import make_session
@@ -43,22 +42,33 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MINUTE = f"cast((unix_timestamp(window.start) - {int(BEGIN.timestamp())}) / 60 as long)"
 
 
-def session_for(root: Path, provider: str, archive: str | None, **settings: str) -> Any:
-    """A session in a process of its own. `archive`: classes that an earlier JVM has loaded; made if it is not there."""
-    os.environ["JDK_JAVA_OPTIONS"] = QUICK_START  # for the JVM that finds out the command line, too
-    if archive is not None:
-        use = "SharedArchiveFile" if os.path.exists(archive) else "ArchiveClassesAtExit"
-        settings["spark.driver.extraJavaOptions"] = f"-XX:{use}={archive}"
-    return make_session(root / "spark", **(PROVIDERS[provider] | RESTLESS | settings))
+class Session:
+    """Spark in a process of its own, started quickly and ended in order.
 
+    `archive` has the classes that an earlier JVM loaded. With `makes_archive` it is made of those of this one, which
+    takes a while and appears in one move.
+    """
 
-def end(session: Any) -> None:
-    """Stop Spark and wait for its JVM, which may have classes to archive."""
-    gateway = session.sparkContext._gateway
-    session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait()
+    def __init__(
+        self, root: Path, provider: str, archive: str | None = None, *, makes_archive: bool = False, **settings: str
+    ) -> None:
+        os.environ["JDK_JAVA_OPTIONS"] = QUICK_START  # for the JVM that finds out the command line, too
+        self._archive = archive if makes_archive else None
+        if self._archive:
+            settings["spark.driver.extraJavaOptions"] = f"-XX:ArchiveClassesAtExit={archive}.part"
+        elif archive and os.path.exists(archive):
+            settings["spark.driver.extraJavaOptions"] = f"-XX:SharedArchiveFile={archive}"
+        self.spark = make_session(root / "spark", **(PROVIDERS[provider] | RESTLESS | settings))
+
+    def end(self) -> None:
+        """Stop Spark and wait for its JVM."""
+        gateway: Any = self.spark.sparkContext._gateway
+        self.spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        if self._archive:
+            os.rename(f"{self._archive}.part", self._archive)
 
 
 def revenue_of(orders: Any) -> Any:
@@ -73,17 +83,42 @@ def revenue_of(orders: Any) -> Any:
     )
 
 
-def revenue(
-    acknowledge: Acknowledge, root: str, orders: str, provider: str = "hdfs", archive: str | None = None
-) -> None:
+def revenue(acknowledge: Acknowledge, root: str, orders: str, provider: str = "hdfs", **session: Any) -> None:
     """Revenue per shop and minute, as changed rows into files and merged into a Delta table."""
     place = Path(root)
-    session = session_for(place, provider, archive)
+    opened = Session(place, provider, **session)
     pipeline = Pipeline("orders", checkpoints=place / "store")
-    stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    stream = opened.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
     frame = revenue_of(pipeline.source("orders", stream))
     pipeline.sink("files", FileSink(place / "files"))
     pipeline.sink("table", DeltaSink(place / "table", key=["shop", "minute"]))
     watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)
     pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
-    end(session)
+    opened.end()
+
+
+def luck(acknowledge: Acknowledge, root: str, orders: str, provider: str = "hdfs", **session: Any) -> None:
+    """The same with a column that is another each time it is computed, appended to files and to a Delta table."""
+    from pyspark.sql import functions
+
+    place = Path(root)
+    opened = Session(place, provider, **session)
+    pipeline = Pipeline("lottery", checkpoints=place / "store")
+    stream = opened.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    frame = (
+        pipeline.source("orders", stream)
+        .withColumn("luck", functions.rand())
+        .withWatermark("at", f"{LATE_AFTER} seconds")
+        .groupBy("shop", functions.window("at", "1 minute"))
+        .agg(
+            functions.sum("amount").alias("total"),
+            functions.count("*").alias("orders"),
+            functions.sum("luck").alias("luck"),
+        )
+        .select("shop", functions.expr(MINUTE).alias("minute"), "total", "orders", "luck")
+    )
+    pipeline.sink("files", FileSink(place / "files"))
+    pipeline.sink("table", DeltaSink(place / "table"), view=lambda rows: rows.withColumn("more", functions.rand()))
+    watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)
+    pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
+    opened.end()

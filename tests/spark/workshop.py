@@ -11,8 +11,7 @@ from typing import Any
 from orders import SCHEMA, Order, files_by_epoch, make_orders, merged, revenue_by_epoch, table_rows, write_orders
 from works import PROVIDERS, RESTLESS, revenue_of
 
-from holdfast.sinks.delta.sink import DeltaSink
-from holdfast.sinks.files import FileSink
+from holdfast.sinks import DeltaSink, FileSink
 from holdfast.spark import EpochReport, Notice, Pipeline, watch
 
 

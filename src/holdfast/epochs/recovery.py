@@ -278,8 +278,8 @@ def _check_agreement(sinks: Mapping[str, Standing], newest: CheckpointManifest) 
     ahead = sorted(name for name, standing in sinks.items() if (standing.committed or 0) > newest.epoch)
     if ahead and len(ahead) < len(sinks):
         raise Corrupt(
-            f"Sink {ahead[0]!r} has epoch {newest.epoch + 1} and others do not, its checkpoint cannot be trusted, and the "
-            "query gives other rows each time it is run.",
+            f"Sink {ahead[0]!r} has epoch {newest.epoch + 1} and others do not, its checkpoint cannot be trusted, and "
+            "the query gives other rows each time it is run.",
             code="sink.ahead",
             about=f"sink {ahead[0]!r}",
             unchanged="the store, the workdir and every sink",

@@ -55,7 +55,6 @@ class Attempt:
         runner: EpochRunner,
         facts_of: Callable[[int, Mapping[str, Any]], EpochFacts],
         lineage: int,
-        has_kept_workdir: bool,
     ) -> None:
         self._pipeline = pipeline
         self._workdir = workdir
@@ -63,8 +62,8 @@ class Attempt:
         self._runner = runner
         self._facts_of = facts_of
         self._lineage = lineage
-        self._has_kept_workdir = has_kept_workdir
-        self._was_called = False
+        self.has_come_to_a_batch = False
+        """Whether Spark has called us at all: if not, it may be its directory that it gave up over."""
         self._stopping = threading.Event()
         self._steps = StepClock()
         self._done: dict[int, tuple[dict[str, float], bool]] = {}
@@ -78,7 +77,7 @@ class Attempt:
 
     def run_batch(self, frame: DataFrame, batch_id: int) -> None:
         """What Spark calls for each batch. Returns only once every sink has the epoch."""
-        self._was_called = True
+        self.has_come_to_a_batch = True
         if self._stopping.is_set():
             # Spark has planned one batch more. It is not begun; the next start finds it planned and runs it.
             self._was_refused = True
@@ -113,11 +112,6 @@ class Attempt:
     def ask_to_stop(self) -> None:
         """Finish the epoch that is under way, begin no other. Safe in a signal handler."""
         self._stopping.set()
-
-    @property
-    def never_came_to_a_batch(self) -> bool:
-        """Whether Spark gave up before its first batch, on a workdir that was left as it was found."""
-        return self._has_kept_workdir and not self._was_called
 
     def raise_failure(self) -> None:
         """Raise what ended the query, if it did not end well: our own error rather than Spark's report of it."""

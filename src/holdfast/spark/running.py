@@ -22,7 +22,8 @@ RESTARTS = "HOLDFAST_RESTARTS"
 """The environment's say in how often to start again, where the pipeline itself says nothing."""
 
 _WORKDIR_TROUBLE = re.compile(
-    r"CANNOT_LOAD_STATE_STORE|CANNOT_READ_[A-Z_]*|STATE_STORE_[A-Z_]*NOT_(?:FOUND|EXIST)|Incomplete log file"
+    r"STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+    r"|CANNOT_LOAD_STATE_STORE|CANNOT_READ_[A-Z_]*|STATE_STORE_[A-Z_]*NOT_(?:FOUND|EXIST)|Incomplete log file"
     r"|ChecksumException|[Bb]atch \d+ (?:doesn't|does not) exist|Stream is corrupted|CONCURRENT_STREAM_LOG_UPDATE"
     r"|Multiple streaming queries are concurrently using"
     r"|StreamingQueryCheckpointMetadata|MISSING_METADATA|Error reading (?:delta|snapshot) file"
@@ -90,8 +91,8 @@ class Run:
         """Whether the next start had better rebuild the workdir, which is always right and costs a replay."""
         if is_workdir_trouble(error):
             return True
-        never_began = self._attempt is not None and self._attempt.never_came_to_a_batch
-        return never_began and not isinstance(error, HoldfastError)
+        gave_up_early = self._attempt is not None and not self._attempt.has_come_to_a_batch
+        return gave_up_early and not isinstance(error, HoldfastError)
 
     def _raise_if_fenced(self, error: Exception) -> None:
         """Another driver at work shows in many ways. Starting again would only take the pipeline back from it."""

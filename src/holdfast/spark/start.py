@@ -225,7 +225,6 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
         sources=tuple(source.name for source in checked.query.sources),
         facts_of=lambda batch_id, summary: facts_of(checked, plan.lineage, batch_id, summary),
         lineage=plan.lineage,
-        has_kept_workdir=plan.workdir == "keep",
     )
     writer = (
         frame.writeStream.foreachBatch(attempt.run_batch)
