@@ -104,10 +104,14 @@ class Undisturbed:
         """Run it, unless somebody else does."""
         with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as is_mine:
             if is_mine and not self.root.exists():
-                write_orders(self.input, self.orders)
+                self.write_input()
                 self._run()
-        while not (self.input / f"{len(self.orders) - 1:05}.json").exists():
+        while not (self.input / f"{len(self.orders) - 1:05}.json").exists():  # somebody else is about to write it
             time.sleep(0.01)
+
+    def write_input(self) -> None:
+        """The orders alone, for whoever needs no rows to compare with."""
+        write_orders(self.input, self.orders)
 
     def rows(self) -> tuple[dict[int, list[Revenue]], list[Revenue]]:
         """What its sinks hold: files by epoch, and the table."""

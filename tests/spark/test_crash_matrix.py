@@ -55,8 +55,8 @@ BETWEEN_SINKS = [
 
 
 def test_sinks_agree_though_the_query_never_gives_the_same_twice(shared: Path, tmp_path: Path) -> None:
-    undisturbed = Undisturbed(shared, FILES)
-    undisturbed.begin()
+    undisturbed = Undisturbed(shared, len(BETWEEN_SINKS) + 3)
+    undisturbed.write_input()
     chain = Chain(tmp_path / "killed", undisturbed, "hdfs", work="luck")
     for moment in BETWEEN_SINKS:
         chain.live(moment)

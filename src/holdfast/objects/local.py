@@ -326,10 +326,11 @@ class LocalObjects:
         """The first bytes of a file, None if there is none."""
         try:
             with self._disk.open_file(path) as file:
-                body = file.read(min(PIECE, most))
-                while len(body) < most and (piece := file.read(min(PIECE, most - len(body)))):
-                    body += piece
-                return body
+                pieces, left = [], most
+                while left > 0 and (piece := file.read(min(PIECE, left))):
+                    pieces.append(piece)
+                    left -= len(piece)
+                return b"".join(pieces)
         except FileNotFoundError:
             return None
 
