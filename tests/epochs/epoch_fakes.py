@@ -236,6 +236,7 @@ class World:
             frames=self.frames,
             newest=newest,
             delivered=delivered if delivered is not None else (newest.epoch if newest else 0),
+            first_id=store.next_id(),
             clock=lambda: 1_760_000_000.5,
         )
 

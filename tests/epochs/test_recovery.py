@@ -140,7 +140,8 @@ def test_skipped_checkpoints_are_shown() -> None:
 
 @pytest.mark.parametrize(("planned", "committed"), [(8, 8), (9, 8), (6, 6)])
 def test_adopted(planned: int, committed: int) -> None:
-    found = plan(checkpoint(), workdir(planned, committed))
+    both = {name: Standing(committed + 1, 0) for name in ("lake", "pg")}
+    found = plan(checkpoint(), workdir(planned, committed), **both)
     assert found == Plan(0, "adopt", f"it is at batch {committed}", 20, committed + 1)
     lines = list(found.words())
     assert lines[0] == f"Resume from checkpoint 20, epoch {committed + 1}, lineage 0."
@@ -166,7 +167,7 @@ def test_adopted_sinks_may_have_what_spark_has_done_and_planned() -> None:
 
 def test_operators_cannot_be_adopted() -> None:
     with pytest.raises(Corrupt) as refused:
-        plan(checkpoint(), workdir(8, 8), wanted(operators=frozenset({"dedup", "count"})))
+        plan(checkpoint(), workdir(8, 8), wanted(operators=frozenset({"dedup", "count"})), lake=Standing(9, 0))
     assert refused.value.code == "recovery.operators-lost"
     assert "checkpoint that can be trusted is 20, epoch 6" in refused.value.message
     assert "3 epochs further" in refused.value.message
@@ -223,8 +224,7 @@ def test_a_sink_that_owes_cannot_be_dropped() -> None:
 def test_sinks_may_not_be_ahead(
     newest: CheckpointManifest | None, seen: SeenWorkdir, lineage: int, allowed: int
 ) -> None:
-    plan(newest, seen, pg=Standing(allowed, lineage), lake=Standing())
-    plan(newest, seen, pg=Standing(None, lineage))
+    plan(newest, seen, pg=Standing(allowed, lineage), lake=Standing(is_known=False))
     with pytest.raises(Corrupt) as refused:
         plan(newest, seen, pg=Standing(allowed + 1, lineage))
     assert (refused.value.code, refused.value.about) == ("sink.ahead", "sink 'pg'")
@@ -236,15 +236,35 @@ def test_sinks_may_not_be_ahead(
     assert f"at lineage {lineage}" in refused.value.message
 
 
-def test_a_sink_that_was_set_back_is_told_about() -> None:
-    found = plan(checkpoint(), workdir(5, 5), lake=Standing(4, 0), pg=Standing(6, 0))
+@pytest.mark.parametrize(("standing", "knows"), [(Standing(4, 0), "epoch 4 only"), (Standing(), "no epoch")])
+def test_a_sink_that_was_set_back_stops_the_start(standing: Standing, knows: str) -> None:
+    sinks = {"lake": standing, "pg": Standing(6, 0)}
+    with pytest.raises(Corrupt) as refused:
+        plan(checkpoint(), workdir(5, 5), **sinks)
+    assert refused.value.code == "sink.set-back"
+    assert f"'lake' itself knows of {knows}, and epoch 6 was committed to it" in refused.value.message
+    found = plan(checkpoint(), workdir(5, 5), wanted(on_change="accept"), **sinks)
     assert len(found.notes) == 1
-    assert "'lake' itself knows of epoch 4 only, and 6 was committed to it" in found.notes[0]
-    assert next(iter(found.words())) == found.notes[0]
+    assert "is not delivered again" in found.notes[0]
 
 
 def test_a_sink_that_cannot_tell_is_believed() -> None:
-    assert plan(checkpoint(), workdir(5, 5), lake=Standing()).notes == ()
+    assert plan(checkpoint(), workdir(5, 5), lake=Standing(is_known=False)).notes == ()
+
+
+def test_a_workdir_that_is_ahead_of_the_sinks_is_not_adopted() -> None:
+    """Store and sinks were restored from a copy together, and the workdir was forgotten: its epochs are nowhere."""
+    at_six = {"lake": Standing(6, 0), "pg": Standing(6, 0)}
+    assert plan(checkpoint(), workdir(8, 8), **at_six).workdir == "rebuild"
+    assert plan(checkpoint(), workdir(8, 8), lake=Standing(is_known=False)).workdir == "rebuild"
+    with pytest.raises(Corrupt, match="'lake' has epoch 9"):
+        plan(checkpoint(), workdir(8, 8), lake=Standing(9, 0), pg=Standing(6, 0))
+
+
+def test_a_suspicion_rebuilds_only_where_nothing_is_lost_by_it() -> None:
+    at_six, at_seven = ({"lake": Standing(epoch, 0)} for epoch in (6, 7))
+    assert plan(checkpoint(), workdir(6, 5, suspicion="it said so"), **at_six).workdir == "rebuild"
+    assert plan(checkpoint(), workdir(6, 5, suspicion="it said so"), **at_seven).workdir == "keep"
 
 
 # Whose it is

@@ -40,7 +40,7 @@ class TestFunction(SinkConformance):
 
     def test_it_does_not_promise_exactly_once(self) -> None:
         assert self.sink.guarantee == "at-least-once"
-        assert self.sink.recover(delivery(1), {}) == Standing()
+        assert self.sink.recover(delivery(1), {}) == Standing(is_known=False)
 
     def test_after_a_restart_it_is_staged_again(self) -> None:
         descriptor = self.stage(A, delivery(1))

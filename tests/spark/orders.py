@@ -10,9 +10,10 @@ import datetime
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow.dataset
 from deltalake import DeltaTable
@@ -170,3 +171,20 @@ def check_nothing_is_left_over(root: Path) -> None:
     store.cleanup_orphans(older_than=0)
     assert store.plan_cleanup(older_than=0).orphans == []
     assert store.validate_checkpoint(ids[-1]).valid
+
+
+def check_luck(root: Path, epochs: list[list[Revenue]]) -> None:
+    """Both sinks have the same rows, and as many as there must be."""
+    files = _lucky_rows(pyarrow.dataset.dataset(root / "files", format="parquet", partitioning="hive").to_table())
+    table = _lucky_rows(DeltaTable(root / "table").to_pyarrow_table())
+    assert files == table
+    due = Counter((row.shop, row.minute, row.orders) for epoch in epochs for row in epoch)
+    assert Counter((row["shop"], row["minute"], row["orders"]) for row in files) == due
+    assert len({row["luck"] for row in files}) == len(files)
+    check_nothing_is_left_over(root)
+
+
+def _lucky_rows(table: Any) -> list[dict[str, Any]]:
+    """The rows without what only one of the sinks has, in one order."""
+    columns = ["shop", "minute", "total", "orders", "luck"]
+    return sorted(table.select(columns).to_pylist(), key=lambda row: tuple(row.values()))

@@ -93,7 +93,7 @@ class RefusingSink:
         self.history.append(f"rollback {delivery.epoch}")
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
-        return Standing()
+        return Standing(is_known=False)
 
 
 class TestDelivery:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from orders import BEGIN, LATE_AFTER, SCHEMA
 
 from holdfast.sinks import DeltaSink, FileSink
-from holdfast.spark import EpochReport, Pipeline, watch
+from holdfast.spark import EpochReport, Pipeline, packing, watch
+from holdfast.steps import observe
 from holdfast.testing.crash import Acknowledge
 from sparks import make_session
 
@@ -50,7 +53,14 @@ class Session:
     """
 
     def __init__(
-        self, root: Path, provider: str, archive: str | None = None, *, makes_archive: bool = False, **settings: str
+        self,
+        root: Path,
+        provider: str,
+        archive: str | None = None,
+        *,
+        makes_archive: bool = False,
+        master: str = "local[2]",
+        **settings: str,
     ) -> None:
         os.environ["JDK_JAVA_OPTIONS"] = QUICK_START  # for the JVM that finds out the command line, too
         self._archive = archive if makes_archive else None
@@ -58,7 +68,11 @@ class Session:
             settings["spark.driver.extraJavaOptions"] = f"-XX:ArchiveClassesAtExit={archive}.part"
         elif archive and os.path.exists(archive):
             settings["spark.driver.extraJavaOptions"] = f"-XX:SharedArchiveFile={archive}"
-        self.spark = make_session(root / "spark", **(PROVIDERS[provider] | RESTLESS | settings))
+        if master.startswith("local-cluster"):
+            import pyspark
+
+            os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)  # its workers start executors from there
+        self.spark = make_session(root / "spark", master=master, **(PROVIDERS[provider] | RESTLESS | settings))
 
     def end(self) -> None:
         """Stop Spark and wait for its JVM."""
@@ -122,3 +136,42 @@ def luck(acknowledge: Acknowledge, root: str, orders: str, provider: str = "hdfs
     watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)
     pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
     opened.end()
+
+
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+def on_a_cluster(
+    acknowledge: Acknowledge, work: str, kill_executor_at: tuple[str, str, int] | None = None, **arguments: Any
+) -> None:
+    """One of the works above on executors of their own, which also pack its state; one of them is killed at a step."""
+    packing.LARGE = 0
+    if kill_executor_at is not None:
+        name, phase, nth = kill_executor_at
+        when(name, phase, nth, lambda: acknowledge(f"killed executor {_kill_an_executor()}"))
+    {"revenue": revenue, "luck": luck}[work](acknowledge, master=CLUSTER, **arguments)
+
+
+def when(name: str, phase: str, nth: int, action: Callable[[], object]) -> None:
+    """Do something when this process comes to an event for the nth time."""
+    left = nth
+
+    def look(seen: str, seen_phase: str, _: float) -> None:
+        nonlocal left
+        if (seen, seen_phase) == (name, phase):
+            left -= 1
+            if left == 0:
+                action()
+
+    observe(look)
+
+
+def _kill_an_executor() -> int:
+    """Of this session's, that is of those that this process has started."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and os.getsid(int(entry.name)) == os.getsid(0):
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in command:
+                os.kill(int(entry.name), signal.SIGKILL)
+                return int(entry.name)
+    raise AssertionError("there is no executor")

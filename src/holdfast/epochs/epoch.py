@@ -86,6 +86,7 @@ class EpochRunner:
         frames: Frames,
         newest: CheckpointManifest | None,
         delivered: int,
+        first_id: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.newest = newest
@@ -99,7 +100,8 @@ class EpochRunner:
         self._capturing = capturing
         self._frames = frames
         self._clock = clock
-        self._next_id = store.next_id()
+        # Chosen before the newest checkpoint was looked for: whatever anybody decided after that look has this id.
+        self._next_id = first_id
 
     def delivery(self, sink: str, epoch: int) -> Delivery:
         return Delivery(self._pipeline, sink, self._lineage, epoch, self._generation)

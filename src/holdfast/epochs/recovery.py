@@ -47,6 +47,8 @@ class SeenWorkdir(msgspec.Struct, frozen=True):
     """Why Spark could not go on from it, or what in it is not as it was captured."""
     store: str | None = None
     """Where the pipeline that marked it keeps its checkpoints."""
+    suspicion: str | None = None
+    """What Spark said when it last gave up on it, though nothing is known to be wrong with it."""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -58,7 +60,7 @@ class Observed(msgspec.Struct, frozen=True):
     skipped: list[tuple[int, str]] = []
     """Newer checkpoints that cannot be trusted, and why."""
     sinks: dict[str, Standing] = {}
-    """What the sinks themselves know; those that cannot tell are left out."""
+    """What the sinks themselves know."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -200,6 +202,11 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
                 next_step="start once with that sink, then remove it",
             )
     action, why = _treat(seen.workdir, batch)
+    known = {name: standing for name, standing in seen.sinks.items() if standing.is_known}
+    if action == "adopt" and not _have_all(known, seen.workdir.committed + 1, explained=bool(seen.skipped)):
+        action, why = "rebuild", f"it is at batch {seen.workdir.committed}, and the sinks are not"
+    if action == "keep" and seen.workdir.suspicion and not _any_ahead(known, newest.epoch):
+        action, why = "rebuild", f"Spark could not go on from it: {seen.workdir.suspicion}"
     if action == "adopt":
         _check_adoptable(seen, newest, wanted)
         delivered = seen.workdir.committed + 1
@@ -210,7 +217,7 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
     if planned_ahead and not wanted.is_deterministic:
         _check_agreement(seen.sinks, newest)
     is_done = action == "keep" and seen.workdir.committed >= batch
-    notes += _behind(seen.sinks, newest)
+    notes += _set_back(known, newest, wanted)
     return Plan(
         lineage,
         action,
@@ -273,6 +280,15 @@ def _check_sinks(sinks: Mapping[str, Standing], store: str, lineage: int, allowe
         )
 
 
+def _have_all(sinks: Mapping[str, Standing], epoch: int, *, explained: bool) -> bool:
+    """Whether every sink has what the workdir has behind it; if none can tell, damaged checkpoints must explain it."""
+    return all((standing.committed or 0) >= epoch for standing in sinks.values()) and (bool(sinks) or explained)
+
+
+def _any_ahead(sinks: Mapping[str, Standing], epoch: int) -> bool:
+    return any((standing.committed or 0) > epoch for standing in sinks.values())
+
+
 def _check_agreement(sinks: Mapping[str, Standing], newest: CheckpointManifest) -> None:
     """An epoch that some sinks have and no manifest vouches for is run again: with other rows for the other sinks."""
     ahead = sorted(name for name, standing in sinks.items() if (standing.committed or 0) > newest.epoch)
@@ -287,15 +303,24 @@ def _check_agreement(sinks: Mapping[str, Standing], newest: CheckpointManifest) 
         )
 
 
-def _behind(sinks: Mapping[str, Standing], newest: CheckpointManifest) -> list[str]:
+def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted: Wanted) -> list[str]:
+    """A sink that has lost epochs: not mounted, dropped, restored from a copy. Going on would hide that."""
     found = []
     for name, standing in sorted(sinks.items()):
         recorded = newest.sink_epochs.get(name, 0)
-        if standing.committed is not None and standing.committed < recorded:
-            found.append(
-                f"Sink {name!r} itself knows of epoch {standing.committed} only, and {recorded} was committed to it: "
-                "it was set back since, and what it lost is not delivered again."
+        if (standing.committed or 0) >= recorded:
+            continue
+        knows = f"epoch {standing.committed} only" if standing.committed else "no epoch"
+        lost = f"Sink {name!r} itself knows of {knows}, and epoch {recorded} was committed to it"
+        if wanted.on_change != "accept":
+            raise Corrupt(
+                f"{lost}: it is not mounted, or it was emptied or set back.",
+                code="sink.set-back",
+                about=f"sink {name!r}",
+                unchanged="the store, the workdir and every sink",
+                next_step="mount or restore it; to go on without what it lost, pass on_change='accept'",
             )
+        found.append(f"{lost}: what it lost is not delivered again.")
     return found
 
 

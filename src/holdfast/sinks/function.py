@@ -84,8 +84,9 @@ class FunctionSink:
             self._staged.pop(_key(delivery), None)
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
-        """Knows nothing: what the function did is not written down anywhere."""
-        return Standing()
+        """Knows nothing: what the function did is not written down anywhere. Frames of an earlier start are let go."""
+        self._staged.clear()
+        return Standing(is_known=False)
 
 
 def qualified_name(function: Callable[..., object]) -> str:

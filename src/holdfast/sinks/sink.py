@@ -48,9 +48,11 @@ class Standing(msgspec.Struct, frozen=True):
     """What a sink itself knows of the pipeline's deliveries."""
 
     committed: int | None = None
-    """The newest epoch of the asked lineage that its readers see; None if none, or if the sink cannot tell."""
+    """The newest epoch of the asked lineage that its readers see; None if none."""
     lineage: int | None = None
-    """The newest lineage with any delivery; None if none, or if the sink cannot tell."""
+    """The newest lineage with any delivery; None if none."""
+    is_known: bool = True
+    """False if the sink cannot tell."""
 
 
 class StagedOutputGone(NotFound):

@@ -106,8 +106,12 @@ class Attempt:
             with contextlib.suppress(Exception):  # the failure is looked at when it has ended
                 self.query.awaitTermination(POLL)  # type: ignore[arg-type]
         self.report()
-        self._steps.close()
+        self.close()
         return True
+
+    def close(self) -> None:
+        """Let go of what an attempt holds on to in this process."""
+        self._steps.close()
 
     def ask_to_stop(self) -> None:
         """Finish the epoch that is under way, begin no other. Safe in a signal handler."""

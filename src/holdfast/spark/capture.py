@@ -15,7 +15,7 @@ import msgspec
 from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.manifest import BatchObject
-from holdfast.spark.needed import is_final, needed_files
+from holdfast.spark.needed import is_final, needed_files, newest_versions
 from holdfast.spark.packing import Packing, pack_on_driver
 from holdfast.spark.workdir import Workdir
 from holdfast.steps import step
@@ -96,6 +96,7 @@ class Capture:
             stamps = {path: (found.st_size, found.st_mtime_ns) for path, found in self._workdir.files()}
             try:
                 needed = needed_files(stamps, batch_id, partial(self._archive, stamps))
+                self._check_complete(needed, batch_id)
                 return self._write(needed, stamps, epoch)
             except (FileNotFoundError, Corrupt) as problem:
                 # Spark's own clean-up may have come between the look and the read; what is really needed stays.
@@ -128,6 +129,19 @@ class Capture:
             holdings={**kept, **fresh},
             new_bytes=new_bytes,
         )
+
+    def _check_complete(self, needed: set[str], batch_id: int) -> None:
+        """A checkpoint with a hole is worse than none: it would be trusted."""
+        wanted = {"metadata", f"offsets/{batch_id}"}
+        if batch_id > 0:
+            wanted |= {f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"}
+        missing = sorted(wanted - needed)
+        before, now = newest_versions(self._held), newest_versions(needed)
+        missing += sorted(
+            store for store, version in before.items() if version == batch_id - 1 and now.get(store) != batch_id
+        )
+        if missing:
+            raise Corrupt(f"{missing[0]} is not there, or not whole.", code="workdir.state-file", about=missing[0])
 
     def _is_held(self, path: str, stamps: Mapping[str, Stamp]) -> bool:
         """By name for what never changes: where it did, a driver that was taken over is still writing."""

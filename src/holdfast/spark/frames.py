@@ -41,7 +41,7 @@ class SparkFrames:
 
     def _spooled(self, frame: DataFrame) -> Iterator[DataFrame]:
         shutil.rmtree(self._spool, ignore_errors=True)
-        place = self._spool.as_uri()
+        place = f"file://{self._spool}"  # as it is: Hadoop would take an escaped space for its name
         frame.write.parquet(place)
         try:
             yield frame.sparkSession.read.schema(frame.schema).parquet(place)

@@ -82,6 +82,16 @@ def needed_files(paths: Iterable[str], batch_id: int, read_archive: ReadArchive)
     return needed
 
 
+def newest_versions(paths: Iterable[str]) -> dict[str, int]:
+    """The newest version of each state store that has files among `paths`."""
+    newest: dict[str, int] = {}
+    for path in paths:
+        folder, name = posixpath.split(path)
+        if match := _VERSIONED.fullmatch(name):
+            newest[folder] = max(newest.get(folder, 0), int(match[1]))
+    return newest
+
+
 def needed_state(paths: Collection[str], version: int) -> set[str]:
     """The files of one state store that loading `version` may read.
 

@@ -18,7 +18,9 @@ from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.epochs.epoch import NamedSink, Operator
 from holdfast.epochs.recovery import OnChange
 from holdfast.errors import Invalid
+from holdfast.objects.address import without_secrets
 from holdfast.sinks import Sink
+from holdfast.spark.packing import is_one_process
 from holdfast.spark.query import check_frame
 from holdfast.spark.running import Run, Supervision, restarts_by_default
 from holdfast.spark.start import Definition
@@ -63,6 +65,7 @@ class Pipeline:
             self._store = None
             self._address = os.fspath(checkpoints)
             open_store(self._address, options=options)  # refuses an address that means nothing, and touches nothing
+        self._has_chosen_workdir = workdir is not None
         self.workdir = Workdir(workdir if workdir is not None else _default_workdir(self._address, name))
         self._sources: dict[str, DataFrame] = {}
         self._tables: dict[str, ReferenceTable] = {}
@@ -157,6 +160,16 @@ class Pipeline:
             raise Invalid(
                 f"output_mode is 'append', 'update' or 'complete', not {output_mode!r}.", code="pipeline.output-mode"
             )
+        is_shared = self._has_chosen_workdir or _is_local(self._address)
+        if not is_shared and not is_one_process(frame.sparkSession):
+            raise Invalid(
+                "On a cluster the workdir lies where the driver and all executors see it; there is no such place by "
+                "default.",
+                code="workdir.cluster",
+                about=f"pipeline {self.name!r}",
+                unchanged="everything",
+                next_step='pass workdir="/a/shared/path" to Pipeline',
+            )
         return Definition(
             name=self.name,
             frame=frame,
@@ -209,9 +222,13 @@ def _checked_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
     return chosen
 
 
+def _is_local(address: str) -> bool:
+    return "://" not in address or address.startswith("file://")
+
+
 def _default_workdir(address: str, name: str) -> Path:
-    if "://" not in address or address.startswith("file://"):
-        return Path(address.removeprefix("file://")) / "workdir"
+    if _is_local(address):
+        return Path(open_store(address).objects.root) / "workdir"  # type: ignore[attr-defined]
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    place = re.sub(r"[^A-Za-z0-9._-]+", "-", address.split("://", 1)[1]).strip("-")
+    place = re.sub(r"[^A-Za-z0-9._-]+", "-", without_secrets(address).split("://", 1)[1]).strip("-")
     return Path(base) / "holdfast" / "workdirs" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{place}"[:200]

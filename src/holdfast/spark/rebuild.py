@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,7 +43,13 @@ class Comparison(msgspec.Struct, frozen=True):
     contents: Contents
 
 
-def rebuild(workdir: Workdir, objects: Objects, manifest: CheckpointManifest, owner: Belonging) -> Contents:
+def rebuild(
+    workdir: Workdir,
+    objects: Objects,
+    manifest: CheckpointManifest,
+    owner: Belonging,
+    before_publish: Callable[[], None] = lambda: None,
+) -> Contents:
     """Replace the workdir by what the checkpoint holds, every byte verified on the way.
 
     Guarantees: under the workdir's name there is always the old one, none, or the whole new one.
@@ -54,6 +60,7 @@ def rebuild(workdir: Workdir, objects: Objects, manifest: CheckpointManifest, ow
         with step("workdir.fill", checkpoint_id=manifest.checkpoint_id):
             contents = _fill(fresh, workdir.address, objects, manifest)
             (fresh / MARKER).write_bytes(msgspec.json.encode(owner))
+        before_publish()
         workdir.discard()
         with step("workdir.publish"):
             os.rename(fresh, workdir.path)

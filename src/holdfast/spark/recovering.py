@@ -17,10 +17,10 @@ from holdfast.spark.capture import Capture
 from holdfast.spark.checksums import differs_from_checksum, orphaned_checksums
 from holdfast.spark.needed import is_ahead
 from holdfast.spark.rebuild import Comparison, compare, rebuild
-from holdfast.spark.workdir import MARKER, SUSPECT, Belonging, Workdir
+from holdfast.spark.workdir import MARKER, SPOOL, SUSPECT, Belonging, Workdir
 from holdfast.steps import step
 
-_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", MARKER, SUSPECT, ".metadata.crc", ".spool"}
+_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", MARKER, SUSPECT, ".metadata.crc"}
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -86,9 +86,6 @@ def look_at_workdir(
     problem = logs.problem or (comparison.difference if comparison else None)
     if problem is None and newest is not None and comparison is not None:
         problem = _uncovered_damage(workdir, newest.wal_position, set(comparison.same))
-    suspicion = workdir.suspicion()
-    if problem is None and suspicion is not None:
-        problem = f"Spark could not go on from it: {suspicion}"
     belonging = workdir.belonging()
     seen = SeenWorkdir(
         str(workdir.path),
@@ -96,10 +93,11 @@ def look_at_workdir(
         pipeline=belonging.pipeline if belonging else None,
         store=belonging.store if belonging else None,
         query_id=logs.query_id,
-        looks_like_spark=set(os.listdir(workdir.path)) <= _SPARK_NAMES,
+        looks_like_spark={n for n in os.listdir(workdir.path) if not n.startswith(SPOOL)} <= _SPARK_NAMES,
         planned=logs.planned,
         committed=logs.committed,
         problem=problem,
+        suspicion=workdir.suspicion(),
     )
     return seen, comparison
 
@@ -155,7 +153,11 @@ def finish_sinks(
 def ready_workdir(
     plan: Plan, looked: Looked, workdir: Workdir, capture: Capture, store: CheckpointStore, owner: Belonging
 ) -> None:
-    """Make the workdir what the plan says, and tell the capture what of it the store has."""
+    """Make the workdir what the plan says, and tell the capture what of it the store has.
+
+    The lease is looked at before anything goes: a driver that was frozen until now must not touch its successor's.
+    """
+    store.check_lease()
     workdir.sweep()
     newest = looked.observed.newest
     if plan.workdir == "begin":
@@ -164,7 +166,7 @@ def ready_workdir(
         capture.begin({}, [])
     elif plan.workdir == "rebuild":
         assert newest is not None
-        contents = rebuild(workdir, store.objects, newest, owner)
+        contents = rebuild(workdir, store.objects, newest, owner, before_publish=store.check_lease)
         capture.begin(contents.holders, contents.order)
     else:
         assert looked.comparison is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -43,6 +44,7 @@ class Notice(msgspec.Struct, frozen=True):
 Event = EpochReport | Notice
 Watcher = Callable[[Event], None]
 _watchers: list[Watcher] = []
+log = logging.getLogger("holdfast.spark")
 
 
 def watch(watcher: Watcher) -> Callable[[], None]:
@@ -54,7 +56,10 @@ def watch(watcher: Watcher) -> Callable[[], None]:
 def tell(event: Event) -> None:
     """Pass an event on to everybody who watches."""
     for watcher in list(_watchers):
-        watcher(event)
+        try:
+            watcher(event)
+        except Exception:  # whoever watches must not end what is watched
+            log.warning("a watcher of pipelines failed", exc_info=True)
 
 
 class StepClock:
@@ -77,4 +82,6 @@ class StepClock:
         return seconds
 
     def close(self) -> None:
+        """Look no more. Fine if called again."""
         self._remove()
+        self._remove = lambda: None

@@ -44,6 +44,7 @@ class Run:
 
     def begin(self) -> None:
         """Check, recover and start the query. Each call is an attempt of its own."""
+        self._attempt = None
         if self._checked is None:
             self._checked = check(self._definition)
         self._attempt = recover_and_start(self._checked)
@@ -128,6 +129,8 @@ class Supervision:
                     if self._stopped.is_set() or failures > self._restarts or not may_help:
                         raise
                     self._pause(failures, error)
+                    if self._stopped.is_set():
+                        return
 
     def _pause(self, failures: int, error: Exception) -> None:
         seconds = PAUSES[min(failures, len(PAUSES)) - 1]

@@ -24,8 +24,8 @@ from holdfast.spark.packing import is_one_process, packing_for
 from holdfast.spark.query import Query, describe_query, stable_hash
 from holdfast.spark.recovering import ask_sinks, finish_sinks, look, look_at_workdir, ready_workdir
 from holdfast.spark.reports import Notice, tell
-from holdfast.spark.tables import ReferenceTable
-from holdfast.spark.workdir import Belonging, Workdir
+from holdfast.spark.tables import VERSION, ReferenceTable
+from holdfast.spark.workdir import SPOOL, Belonging, Workdir
 from holdfast.steps import step
 
 if TYPE_CHECKING:
@@ -138,13 +138,14 @@ def recover_and_start(checked: Checked) -> Attempt:
     """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there."""
     definition = checked.definition
     store, workdir, name = definition.store, definition.workdir, definition.name
+    store.check_lease()  # started again in one process: somebody may have taken over meanwhile
     generation = store.claim().generation
+    first_id = store.next_id()
     looked = look(store, workdir)
     newest = looked.observed.newest
-    _check_tables(definition, newest)
     standings = ask_sinks(definition.sinks, newest, name, generation)
     observed = msgspec.structs.replace(looked.observed, sinks=standings)
-    plan = plan_recovery(observed, checked.wanted)
+    plan = _plan(observed, checked)
     for sentence in plan.words():
         log.info("%s: %s", name, sentence, extra={"is_told": True})
         tell(Notice(name, sentence))
@@ -154,24 +155,41 @@ def recover_and_start(checked: Checked) -> Attempt:
     capture = Capture(workdir, store, packing)
     ready_workdir(plan, looked, workdir, capture, store, Belonging(name, store.objects.address))
     resumed = newest if plan.checkpoint_id is not None else None
-    runner = _runner(checked, plan, resumed, generation, capture)
+    _check_replayed_tables(definition, plan, newest)
+    runner = _runner(checked, plan, resumed, generation, capture, first_id)
     _restore_operators(checked, runner, resumed)
     return _start(checked, plan, runner)
 
 
-def _check_tables(definition: Definition, newest: CheckpointManifest | None) -> None:
-    """The versions were chosen before the pipeline was taken over: another driver may have gone on since."""
-    newest_id = newest.checkpoint_id if newest else None
+def _plan(observed: Observed, checked: Checked) -> Plan:
+    """The plan; `Conflict` where it failed because a driver that was taken over decided one more epoch meanwhile."""
+    try:
+        return plan_recovery(observed, checked.wanted)
+    except Corrupt as error:
+        known = [number for number, _ in observed.skipped] + [observed.newest.checkpoint_id if observed.newest else 0]
+        if max(checked.definition.store.list_ids(), default=0) <= max(known):
+            raise
+        raise Conflict(
+            "A driver that has been taken over decided one more epoch while we looked.",
+            code="epoch.decided-elsewhere",
+            about=observed.store,
+            unchanged="the store, the workdir and every sink",
+            next_step="start the pipeline again: it finishes what was decided",
+        ) from error
+
+
+def _check_replayed_tables(definition: Definition, plan: Plan, newest: CheckpointManifest | None) -> None:
+    """An epoch that is run again reads its tables as it did; this process has read a newer version already."""
     for table in definition.tables.values():
-        pinned = newest.table_offsets.get(table.name) if newest else None
-        has_moved = table.seen_checkpoint != newest_id
-        if has_moved and pinned is not None and pinned.offsets.get("version") != table.version:
-            raise Conflict(
-                f"Another driver has gone on to checkpoint {newest_id} since table {table.name!r} was read.",
-                code="table.moved",
+        recorded = newest.table_offsets.get(table.name) if newest and plan.replayed is not None else None
+        if recorded is not None and recorded.offsets.get(VERSION) != table.version:
+            raise Invalid(
+                f"Epoch {plan.delivered} has to be run again with version {recorded.offsets.get(VERSION)} of table "
+                f"{table.name!r}, and this process has read version {table.version}.",
+                code="table.replay",
                 about=f"table {table.name!r}",
-                unchanged="the store and every sink",
-                next_step="start the pipeline again",
+                unchanged="the store and every sink; the workdir is ready",
+                next_step="start the pipeline again: it reads the recorded version",
             )
 
 
@@ -186,7 +204,12 @@ def _finish(plan: Plan, newest: CheckpointManifest, checked: Checked, generation
 
 
 def _runner(
-    checked: Checked, plan: Plan, newest: CheckpointManifest | None, generation: int, capture: Capture
+    checked: Checked,
+    plan: Plan,
+    newest: CheckpointManifest | None,
+    generation: int,
+    capture: Capture,
+    first_id: int,
 ) -> EpochRunner:
     definition = checked.definition
     sinks = list(definition.sinks.values())
@@ -201,10 +224,11 @@ def _runner(
         frames=SparkFrames(
             is_read_once=len(sinks) == 1 and sinks[0].computes_all,
             may_differ=not checked.query.is_deterministic and not is_one_process(definition.frame.sparkSession),
-            spool=definition.workdir.path / ".spool",
+            spool=definition.workdir.path / f"{SPOOL}-{generation}",
         ),
         newest=newest,
         delivered=plan.delivered,
+        first_id=first_id,
     )
 
 
@@ -229,7 +253,7 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
     writer = (
         frame.writeStream.foreachBatch(attempt.run_batch)
         .outputMode(definition.output_mode)
-        .option("checkpointLocation", str(definition.workdir.path))
+        .option("checkpointLocation", f"file://{definition.workdir.path}")
         .queryName(definition.name)
     )
     try:
@@ -237,6 +261,7 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
             writer = writer.trigger(**definition.trigger)
         attempt.query = writer.start()
     except Exception as error:
+        attempt.close()
         raise _refused_by_spark(definition, error) from error
     return attempt
 

@@ -13,7 +13,7 @@ from holdfast.spark.recovering import newest_checkpoint
 from holdfast.spark.workdir import Workdir
 
 log = logging.getLogger("holdfast.spark")
-KEY = "version"
+VERSION = "version"
 
 
 class ReferenceTable(msgspec.Struct, frozen=True):
@@ -21,11 +21,9 @@ class ReferenceTable(msgspec.Struct, frozen=True):
 
     name: str
     version: str
-    seen_checkpoint: int | None
-    """The newest checkpoint when the version was chosen."""
 
     def checkpoint(self, epoch: int) -> ConnectorCheckpoint:
-        return ConnectorCheckpoint({KEY: self.version}, epoch, {"connector": "table"})
+        return ConnectorCheckpoint({VERSION: self.version}, epoch, {"connector": "table"})
 
 
 def pin_table(
@@ -33,12 +31,11 @@ def pin_table(
 ) -> ReferenceTable:
     """Choose the version of a run: the recorded one if the last epoch has to be run again, else the newest."""
     newest, _ = newest_checkpoint(store)
-    newest_id = newest.checkpoint_id if newest else None
     recorded = newest.table_offsets.get(name) if newest else None
     wanted = str(version() if callable(version) else version)
     if newest is None or recorded is None or workdir.has_committed(newest.wal_position):
-        return ReferenceTable(name, wanted, newest_id)
-    pinned = recorded.offsets[KEY]
+        return ReferenceTable(name, wanted)
+    pinned = recorded.offsets[VERSION]
     if pinned != wanted:
         log.warning(
             "table %r stays at version %s for this run, because epoch %d is run again; the next start reads %s",
@@ -47,4 +44,4 @@ def pin_table(
             newest.epoch,
             wanted,
         )
-    return ReferenceTable(name, pinned, newest_id)
+    return ReferenceTable(name, pinned)

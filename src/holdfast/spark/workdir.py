@@ -22,6 +22,9 @@ from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.spark.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
 from holdfast.steps import step
 
+SPOOL = ".spool"
+"""How the directories begin in which a frame waits that may not be computed twice."""
+
 SUSPECT = ".holdfast-suspect"
 """Why Spark stumbled over the workdir when it was last used; gone with the workdir."""
 
@@ -117,6 +120,8 @@ class Workdir:
         for kind in ("discarded", "rebuild"):
             for left in self.path.parent.glob(glob.escape(f".{self.path.name}.{kind}-") + "*"):
                 shutil.rmtree(left, ignore_errors=True)
+        for left in self.path.glob(f"{SPOOL}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def new_sibling(self) -> Path:
         """A fresh directory beside it to build a replacement in."""
@@ -139,8 +144,8 @@ class Workdir:
 
     @property
     def address(self) -> str:
-        """The workdir as Spark writes it into files."""
-        return self.path.as_uri().replace("file:///", "file:/", 1)
+        """The workdir as Spark writes it into files: Hadoop does not escape what a URI would."""
+        return f"file:{self.path}"
 
     # Where its logs stand
 
@@ -217,14 +222,12 @@ def to_captured(path: str, data: bytes, address: str) -> bytes:
     """What goes into a checkpoint for a file: its bytes, addresses of the workdir made independent of the place."""
     if not _names_others(path):
         return data
-    for spelling in (address, unquote(address)):  # Hadoop does not escape what a URI would
-        data = data.replace(spelling.encode(), ROOT_MARK)
-    return data
+    return data.replace(address.encode(), ROOT_MARK)
 
 
 def from_captured(path: str, data: bytes, address: str) -> bytes:
     """The bytes a file has in a workdir at this address."""
-    return data.replace(ROOT_MARK, unquote(address).encode()) if _names_others(path) else data
+    return data.replace(ROOT_MARK, address.encode()) if _names_others(path) else data
 
 
 def _names_others(path: str) -> bool:
