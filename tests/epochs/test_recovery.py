@@ -465,3 +465,13 @@ def test_an_epoch_that_one_sink_has_and_no_manifest_is_not_run_again_by_chance()
         plan(checkpoint(6), seen, by_chance, **one)
     assert plan(checkpoint(6), seen, by_chance, **both).workdir == "keep"
     assert plan(checkpoint(6), seen, **one).workdir == "keep"
+
+
+def test_sources_that_changed_places_are_refused_even_if_changes_are_accepted() -> None:
+    newest = checkpoint(runtime={"pipeline": "shop", "query_id": "q-1", "sources": ["orders", "returns"]})
+    accepting = wanted(on_change="accept", source_order=("returns", "orders"))
+    with pytest.raises(Invalid, match="each would go on from the offsets") as refused:
+        plan(newest, workdir(5, 5), accepting)
+    assert refused.value.code == "pipeline.source-order"
+    kept = wanted(on_change="accept", source_order=("orders", "returns"))
+    assert plan(newest, workdir(5, 5), kept).workdir == "keep"

@@ -29,6 +29,8 @@ class Wanted(msgspec.Struct, frozen=True):
     on_change: OnChange = "fail"
     is_deterministic: bool = True
     """Whether running a batch again gives the same rows."""
+    source_order: tuple[str, ...] = ()
+    """The sources as Spark's log has them: by place."""
 
 
 class SeenWorkdir(msgspec.Struct, frozen=True):
@@ -191,6 +193,7 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
     notes = [f"Checkpoint {number} is skipped: {why}." for number, why in seen.skipped]
     if change:
         notes.append(f"The pipeline has changed ({change}), and on_change is 'accept'.")
+    _check_places(newest, wanted)
     unfinished = _unfinished(newest)
     for name in unfinished:
         if name not in wanted.sinks:
@@ -228,6 +231,20 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
         unfinished=unfinished,
         notes=tuple(notes),
     )
+
+
+def _check_places(newest: CheckpointManifest, wanted: Wanted) -> None:
+    """Spark's log knows sources by their place only: one that moved would go on from the offsets of another."""
+    recorded = tuple(newest.own.runtime.get("sources", ()))
+    if recorded and wanted.source_order and recorded != wanted.source_order:
+        raise Invalid(
+            f"The sources were {', '.join(recorded)} in this order, and are {', '.join(wanted.source_order)} now: each "
+            "would go on from the offsets of the one that had its place.",
+            code="pipeline.source-order",
+            about=f"checkpoint {newest.checkpoint_id}",
+            unchanged="the store, the workdir and every sink",
+            next_step="build the query with its sources in the order they had, or pass on_change='reset'",
+        )
 
 
 def _unfinished(newest: CheckpointManifest) -> tuple[str, ...]:

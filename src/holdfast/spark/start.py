@@ -74,6 +74,7 @@ class Checked(msgspec.Struct, frozen=True):
             frozenset(definition.operators),
             definition.on_change,
             self.query.is_deterministic,
+            tuple(source.name for source in self.query.sources),
         )
 
 
@@ -321,6 +322,7 @@ def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str
             "spark": spark.version,
             "query_id": workdir.logs().query_id,
             "offset_log": planned.version,
+            "sources": [source.name for source in sources],
             "output_mode": definition.output_mode,
             "guarantees": {name: named.sink.guarantee for name, named in definition.sinks.items()},
             "last_epoch": dict(summary),
