@@ -3,7 +3,7 @@
     make soak                                    one round of everything
     make soak ARGS="matrix --provider rocksdb"   every step and phase with one provider
     make soak ARGS="random --seed 7 --rounds 3"  deaths and damage drawn from a seed, which each round prints
-    make soak ARGS="damage"                      every file of a workdir deleted, emptied, halved and flipped
+    make soak ARGS="damage"                      every file of a workdir deleted, emptied and flipped
     make soak ARGS="frozen"                      a driver frozen at every step of an epoch, and thawed when taken over
 
 Ends with 0 if everything was exact, and else at the first thing that was not, with what it takes to see it again.

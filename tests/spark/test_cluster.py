@@ -19,7 +19,7 @@ from orders import (
 import holdfast
 from holdfast.testing.crash import kill_at
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(900)]
 
 NEVER = 10**9
 

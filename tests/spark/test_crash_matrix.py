@@ -18,7 +18,7 @@ from orders import check_luck
 from holdfast.steps import Phase
 from holdfast.testing.crash import Event, Moment
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.soak, pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PROVIDERS = ("hdfs", "rocksdb-changelog")
 FILES = 22

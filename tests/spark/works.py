@@ -148,7 +148,7 @@ CLUSTER = "local-cluster[2,1,1024]"
 def on_a_cluster(
     acknowledge: Acknowledge, work: str, kill_executors_at: tuple[str, str, int], **arguments: Any
 ) -> None:
-    """One of the works above on two executors, which also pack its state. They are killed at a step, and started anew."""
+    """One of the works above on two executors, which also pack its state; killed at a step, they are started anew."""
     packing.LARGE = 0
     when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())} executors"))
     {"revenue": revenue, "luck": luck}[work](acknowledge, master=CLUSTER, **arguments)

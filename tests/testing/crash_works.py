@@ -59,6 +59,19 @@ def leaves_a_child(acknowledge: Acknowledge) -> None:
         pass
 
 
+def leaves_a_child_in_a_group_of_its_own(acknowledge: Acknowledge) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+    acknowledge(str(child.pid))
+    with step("after.starting.it"):
+        pass
+
+
+def repeats(acknowledge: Acknowledge) -> None:
+    for name in ("a", "b", "a", "c", "a", "a"):
+        with step(name):
+            acknowledge(name)
+
+
 def from_threads(acknowledge: Acknowledge) -> None:
     def loop() -> None:
         for _ in range(200):

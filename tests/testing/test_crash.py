@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from holdfast.testing.crash import ChildFailed, CrashRing, Event, KilledRun, kill_at, record
+from holdfast.testing.crash import ChildFailed, CrashRing, Event, KilledRun, Moment, kill_at, record
 
 WORKS = str(Path(__file__).with_name("crash_works.py"))
 THREE = [Event(f"write.{name}", phase) for name in ("one", "two", "three") for phase in ("begin", "end")]
@@ -23,7 +23,7 @@ THREE = [Event(f"write.{name}", phase) for name in ("one", "two", "three") for p
 class Harness(Protocol):
     def record(self, **arguments: Any) -> list[Event]: ...
 
-    def kill_at(self, index: int, **arguments: Any) -> KilledRun: ...
+    def kill_at(self, at: int | Moment, **arguments: Any) -> KilledRun: ...
 
 
 class Fresh:
@@ -34,8 +34,8 @@ class Fresh:
     def record(self, **arguments: Any) -> list[Event]:
         return record(self.work, timeout=self.timeout, **arguments)
 
-    def kill_at(self, index: int, **arguments: Any) -> KilledRun:
-        return kill_at(self.work, index, timeout=self.timeout, **arguments)
+    def kill_at(self, at: int | Moment, **arguments: Any) -> KilledRun:
+        return kill_at(self.work, at, timeout=self.timeout, **arguments)
 
 
 Make = Callable[..., Harness]
@@ -130,6 +130,40 @@ def test_what_the_work_started_dies_with_it(harness: Make) -> None:
     assert run.killed
     [pid] = run.acknowledged
     wait_until(lambda: not is_running(int(pid)))
+
+
+def test_a_group_of_its_own_does_not_save_a_child() -> None:
+    """It is gone when the run is reported, not some time later."""
+    run = kill_at(f"{WORKS}:leaves_a_child_in_a_group_of_its_own", 0)
+    assert run.killed
+    [pid] = run.acknowledged
+    assert not is_running(int(pid))
+
+
+@pytest.mark.parametrize(
+    ("moment", "done"),
+    [
+        (Moment(Event("a", "begin")), ""),
+        (Moment(Event("a", "end")), "a"),
+        (Moment(Event("a", "begin"), nth=3), "abac"),
+        (Moment(Event("a", "begin"), since=Event("b", "end")), "ab"),
+        (Moment(Event("a", "end"), nth=2, since=Event("b", "begin")), "abaca"),
+        (Moment(Event("c", "end"), since=Event("a", "begin")), "abac"),
+    ],
+)
+def test_a_moment_names_the_place(harness: Make, moment: Moment, done: str) -> None:
+    run = harness("repeats").kill_at(moment)
+    assert (run.killed, run.event) == (True, moment.event)
+    assert "".join(run.acknowledged) == done
+
+
+@pytest.mark.parametrize(
+    "moment", [Moment(Event("a", "end"), nth=5), Moment(Event("b", "end"), since=Event("c", "end"))]
+)
+def test_a_moment_that_never_comes_kills_nothing(harness: Make, moment: Moment) -> None:
+    run = harness("repeats").kill_at(moment)
+    assert (run.killed, run.event) == (False, None)
+    assert "".join(run.acknowledged) == "abacaa"
 
 
 def test_events_of_several_threads_are_counted_one_by_one(harness: Make) -> None:

@@ -1,0 +1,133 @@
+"""Sources other than files: their positions are in the manifest, and they go on exactly when the workdir is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from workshop import configured
+
+import holdfast
+from holdfast.sinks import FileSink
+from holdfast.spark import Pipeline
+from spark.shop import rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.soak
+
+
+class Place:
+    """A pipeline that copies a stream into files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def run(self, **sources: DataFrame) -> None:
+        pipeline = Pipeline("copy", checkpoints=self.root / "store", workdir=self.root / "workdir")
+        frames = [pipeline.source(name, frame) for name, frame in sources.items()]
+        pipeline.sink("files", FileSink(self.root / "out"))
+        together = frames[0]
+        for frame in frames[1:]:
+            together = together.union(frame)
+        pipeline.run(together, trigger={"availableNow": True})
+
+    def lose_workdir(self) -> None:
+        shutil.rmtree(self.root / "workdir")
+
+    @property
+    def offsets(self) -> dict[str, dict[str, str]]:
+        """Where the newest checkpoint has each source."""
+        newest = holdfast.open_store(self.root / "store").load_latest()
+        assert newest is not None
+        return {name: source.offsets for name, source in newest.source_offsets.items()}
+
+    @property
+    def values(self) -> list[int]:
+        return [value for (value,) in rows(self.root / "out", "value")]
+
+
+def rate(spark: SparkSession) -> DataFrame:
+    """Ten numbers per batch, the same ones for the same batch."""
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
+    return reader.option("startTimestamp", 1_767_225_600_000).load().select("value")
+
+
+def counting(spark: SparkSession, until: Path) -> DataFrame:
+    """Numbers from 0 to where a file says, from a data source in Python whose position is a JSON document."""
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    class Span(InputPartition):
+        def __init__(self, start: int, end: int) -> None:
+            self.start, self.end = start, end
+
+    class Reader(DataSourceStreamReader):
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+        def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+            return {"at": {"number": 0}}
+
+        def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+            with open(self.path) as file:
+                return {"at": {"number": int(file.read())}}
+
+        def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+            return [Span(start["at"]["number"], end["at"]["number"])]
+
+        def read(self, partition: Any) -> Iterator[tuple[int]]:
+            return ((number,) for number in range(partition.start, partition.end))
+
+    class Counting(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "counting"
+
+        def schema(self) -> str:
+            return "value long"
+
+        def streamReader(self, schema: Any) -> Reader:  # noqa: N802
+            return Reader(self.options["path"])
+
+    spark.dataSource.register(Counting)
+    return spark.readStream.format("counting").option("path", str(until)).load()
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: SparkSession) -> Iterator[Place]:
+    with configured(spark, {"spark.sql.shuffle.partitions": "1"}):
+        yield Place(tmp_path)
+
+
+def test_a_rate(place: Place, spark: SparkSession) -> None:
+    for run in range(4):
+        place.run(ticks=rate(spark))
+        assert place.values == list(range(10 * (run + 1)))
+        assert place.offsets["ticks"]["offset"] == str(10 * (run + 1))
+        if run != 2:
+            place.lose_workdir()
+
+
+def test_a_data_source_in_python(place: Place, spark: SparkSession, tmp_path: Path) -> None:
+    until = tmp_path / "until"
+    for count in (3, 8, 8, 9):
+        until.write_text(str(count))
+        place.run(numbers=counting(spark, until))
+        assert place.values == list(range(count))
+        assert place.offsets == {"numbers": {"at.number": str(count)}}
+        place.lose_workdir()
+
+
+def test_two_sources_side_by_side(place: Place, spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's log names them by their place; each gets its own position back."""
+    until = tmp_path / "until"
+    for run, count in enumerate((3, 8, 9)):
+        until.write_text(str(count))
+        place.run(ticks=rate(spark), numbers=counting(spark, until))
+        assert place.values == sorted([*range(10 * (run + 1)), *range(count)])
+        assert place.offsets["numbers"] == {"at.number": str(count)}
+        place.lose_workdir()
