@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from test_stateful import totals
 from works import PROVIDERS, RESTLESS
-from workshop import configured
+from workshop import configured, remove
 
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
@@ -61,9 +61,9 @@ def test_goes_on_at_another_path(spark: SparkSession, tmp_path: Path, query: Que
                 (moved / "workdir-0").rename(moved / "workdir-1")
             elif place == 1:
                 shutil.copytree(moved / "workdir-1", moved / "workdir-2")
-                shutil.rmtree(moved / "workdir-1")
+                remove(moved / "workdir-1")
             else:
-                shutil.rmtree(moved / f"workdir-{place}")
+                remove(moved / f"workdir-{place}")
     found = rows(moved / "out", "shop", "total", "epoch")
     assert found == rows(undisturbed / "out", "shop", "total", "epoch")
     assert len(found) > 5

@@ -9,7 +9,7 @@ import pytest
 from drivers import FENCED, Drivers, FreezeAt, wait_until
 from orders import check_sinks_so_far
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

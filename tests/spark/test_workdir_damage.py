@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from orders import check_nothing_is_left_over
-from workshop import Workshop
+from workshop import Workshop, remove
 
 from holdfast.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.soak
 
 PROVIDERS = ["hdfs", "rocksdb-changelog"]
 Damage = Callable[[Path], None]
@@ -92,7 +94,7 @@ def empty_everything(workdir: Path) -> None:
 
 
 def empty_folder(workdir: Path) -> None:
-    shutil.rmtree(workdir)
+    remove(workdir)
     workdir.mkdir()
 
 
@@ -114,7 +116,7 @@ def without_checksums(workdir: Path) -> None:
 
 
 TABLE: dict[str, Damage] = {
-    "gone": shutil.rmtree,
+    "gone": remove,
     "emptied": empty_folder,
     "every file empty": empty_everything,
     "every file halved": halve_everything,
@@ -132,9 +134,9 @@ TABLE: dict[str, Damage] = {
     "newest state gone": lambda workdir: state_files(workdir)[-1].unlink(),
     "newest state empty": lambda workdir: os.truncate(state_files(workdir)[-1], 0),
     "newest state flipped": lambda workdir: flip(state_files(workdir)[-1]),
-    "state gone": lambda workdir: shutil.rmtree(workdir / "state"),
+    "state gone": lambda workdir: remove(workdir / "state"),
     "logs gone, state kept": lambda workdir: [delete_log(workdir, name) for name in ("offsets", "commits")] and None,
-    "sources gone": lambda workdir: shutil.rmtree(workdir / "sources"),
+    "sources gone": lambda workdir: remove(workdir / "sources"),
     "newest offsets and commits gone": rewind,
     "checksums gone": without_checksums,
     "a mark that says nothing": lambda workdir: os.truncate(workdir / ".holdfast.json", 0),
@@ -232,7 +234,7 @@ def test_an_old_workdir_put_back(shop: Workshop) -> None:
     shutil.copytree(shop.workdir, shop.root / "old")
     shop.arrive(2)
     shop.run()
-    shutil.rmtree(shop.workdir)
+    remove(shop.workdir)
     (shop.root / "old").rename(shop.workdir)
     goes_on(shop)
 
@@ -244,7 +246,7 @@ def test_an_old_store_put_back(shop: Workshop) -> None:
     shop.arrive(2)
     shop.run()
     shop.workdir.rename(old / "workdir")
-    shutil.rmtree(shop.root / "store")
+    remove(shop.root / "store")
     old.rename(shop.root / "store")
     runs_on(shop)
 
@@ -254,7 +256,7 @@ def test_an_old_store_and_an_old_workdir_put_back(shop: Workshop) -> None:
     shutil.copytree(shop.root / "store", shop.root / "old")
     shop.arrive(2)
     shop.run()
-    shutil.rmtree(shop.root / "store")
+    remove(shop.root / "store")
     (shop.root / "old").rename(shop.root / "store")
     stops_unchanged(shop, "sink.ahead")
 
@@ -285,7 +287,7 @@ def test_the_newest_checkpoint_damaged(damage: str, shop: Workshop) -> None:
     """Spark and the sinks are an epoch further than the checkpoint before, and agree; the next one covers it all."""
     DAMAGED_STORE[damage](shop)
     runs_on(shop)
-    shutil.rmtree(shop.workdir)
+    remove(shop.workdir)
     runs_on(shop)
 
 
@@ -295,12 +297,12 @@ def test_the_newest_checkpoint_damaged_and_the_workdir_lost(damage: str, shop: W
     healthy = shop.root / "healthy"
     shutil.copytree(shop.root / "store", healthy)
     DAMAGED_STORE[damage](shop)
-    shutil.rmtree(shop.workdir)
+    remove(shop.workdir)
     if damage == "pointer deleted":
         runs_on(shop)
         return
     stops_unchanged(shop, "sink.ahead")
-    shutil.rmtree(shop.root / "store")  # as the error says: restore the store from a copy
+    remove(shop.root / "store")  # as the error says: restore the store from a copy
     healthy.rename(shop.root / "store")
     shop.run()
     shop.check()

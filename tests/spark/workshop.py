@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,13 @@ from works import PROVIDERS, RESTLESS, revenue_of
 
 from holdfast.sinks import DeltaSink, FileSink
 from holdfast.spark import EpochReport, Notice, Pipeline, watch
+
+
+def remove(folder: Path) -> None:
+    """Out of sight in one move, then bit by bit: Spark's housekeeping may still write there for a query that ended."""
+    aside = folder.with_name(f".removed-{uuid.uuid4().hex}")
+    folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager
@@ -95,6 +103,6 @@ class Workshop:
 
     def put_back(self) -> None:
         """Everything below the root as it was when it was saved, times of change included."""
-        shutil.rmtree(self.root)
+        remove(self.root)
         shutil.copytree(self._saved, self.root, symlinks=True)
         self.arrived, self.pauses = self._saved_progress[0], set(self._saved_progress[1])
