@@ -49,8 +49,9 @@ def report(epoch: int = 7, **changes: Any) -> EpochReport:
 class PipelineStore:
     """The store of a pipeline that has done some epochs, with a workdir beside its checkpoints."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, query_id: str = QUERY) -> None:
         self.root = root
+        self.query_id = query_id
         self.store = holdfast.open_store(root, max_retained=None)
         self.workdir = Workdir(root / "workdir")
         self.store.claim("driver-1")
@@ -63,7 +64,7 @@ class PipelineStore:
             runtime={
                 "pipeline": "orders",
                 "spark": "4.0.0",
-                "query_id": QUERY,
+                "query_id": self.query_id,
                 "guarantees": {"lake": "exactly-once", "hook": "at-least-once"},
                 "last_epoch": {"epoch": epoch - 1, "rows": 40, "rows_per_second": 20.5, "seconds": 1.95, "lag": {}},
             },
@@ -92,7 +93,7 @@ class PipelineStore:
 
     def _plan(self, batch: int) -> None:
         self.workdir.make(Belonging("orders", self.store.objects.address))
-        self._write("metadata", f'{{"id":"{QUERY}"}}')
+        self._write("metadata", f'{{"id":"{self.query_id}"}}')
         self._write(f"offsets/{batch}", OFFSETS % (batch + 1))
 
     def _write(self, name: str, text: str) -> None:

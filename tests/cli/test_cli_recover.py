@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_and_a_workdir_that_is_ahead(run, pipeline):
 
 
 def test_a_start_that_would_stop_is_told(run, pipeline, tmp_path):
-    other = PipelineStore(tmp_path / "other")
+    other = PipelineStore(tmp_path / "other", query_id="another")
     other.run_epoch(1)
     ran = run("recover", pipeline.root, "--workdir", other.workdir.path)
     assert ran.code == 2
