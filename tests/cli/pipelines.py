@@ -105,7 +105,7 @@ class PipelineStore:
         batcher = CheckpointBatcher(str(self.root))
         for name in ("metadata", f"offsets/{epoch - 2}", f"offsets/{epoch - 1}", f"commits/{epoch - 2}"):
             if (self.workdir.path / name).exists():
-                batcher.add(name, self.workdir.read(name))
+                batcher.add(name, (self.workdir.path / name).read_bytes())
         flushed = batcher.flush(epoch)
         assert isinstance(flushed, BatchObject)
         return flushed

@@ -6,12 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from workdir_files import OWNER, QUERY_ID, HandMade, commit_log, offset_log
 
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.spark.workdir import MARKER, ROOT_MARK, Belonging, Logs, Workdir, from_captured, to_captured
+from holdfast.spark.workdir import MARKER, Belonging, Logs, Workdir
 from holdfast.steps import observe
 
 
@@ -116,42 +114,6 @@ def test_a_link_to_a_directory_is_not_followed(made: HandMade) -> None:
 
 
 # Addresses in captured files
-
-AT = "file:/one/place"
-
-
-@pytest.mark.parametrize(
-    ("path", "is_changed"),
-    [
-        ("state/0/_metadata/v2/3", True),
-        ("state/12/_metadata/metadata", True),
-        ("state/0/0/1.delta", False),
-        ("state/0/_stateSchema/default/0_uuid", False),
-        ("offsets/0", False),
-        ("sources/0/_metadata/0", False),
-        ("metadata", False),
-    ],
-)
-def test_only_files_that_name_others_are_changed(path: str, is_changed: bool) -> None:
-    data = f'{{"path":"{AT}/state/0/schema"}}'.encode()
-    captured = to_captured(path, data, AT)
-    assert (captured != data) == is_changed
-    moved = from_captured(path, captured, "file:/another")
-    assert (b"file:/another/state/0/schema" in moved) == is_changed
-    assert from_captured(path, captured, AT) == data
-
-
-@given(st.binary() | st.binary().map(lambda data: data + AT.encode() + data))
-def test_to_a_checkpoint_and_back(data: bytes) -> None:
-    path = "state/0/_metadata/v2/0"
-    assert from_captured(path, to_captured(path, data, AT), AT) == data.replace(ROOT_MARK, AT.encode())
-
-
-def test_read_is_what_is_captured(made: HandMade) -> None:
-    made.write("state/0/_metadata/v2/0", f"see {made.workdir.address}/state")
-    made.write("state/0/0/1.delta", f"see {made.workdir.address}/state")
-    assert made.workdir.read("state/0/_metadata/v2/0") == b"see " + ROOT_MARK + b"/state"
-    assert made.workdir.read("state/0/0/1.delta") == f"see {made.workdir.address}/state".encode()
 
 
 # Where its logs stand

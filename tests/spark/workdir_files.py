@@ -134,7 +134,7 @@ class RocksState:
 
     def plan(self, batch_id: int) -> None:
         if batch_id == 0:
-            address = self._made.workdir.address
+            address = f"file:{self._made.workdir.path}"
             self._made.write("state/0/_metadata/v2/0", f'v2\n{{"stateSchemaFilePath":"{address}/state/0/schema"}}')
 
     def run(self, batch_id: int) -> None:

@@ -14,6 +14,7 @@ from holdfast.epochs.recovery import Observed, Plan, Wanted, plan_recovery
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
 from holdfast.manifest import CheckpointManifest
 from holdfast.objects import LocalObjects
+from holdfast.spark.entrance import close_entrances
 from holdfast.spark.rebuild import rebuild
 from holdfast.spark.recovering import look, look_at_workdir
 from holdfast.spark.workdir import Belonging, Workdir
@@ -85,8 +86,10 @@ def rebuild_workdir(opened: Opened, outlook: Outlook, checkpoint_id: int) -> int
             next_step=opened.hint("recover", "--dry-run"),
         )
     plan_recovery(looked.observed, _as_it_was(outlook.pipeline, newest))
-    workdir.path.parent.mkdir(parents=True, exist_ok=True)
-    rebuild(workdir, opened.store.objects, newest, Belonging(outlook.pipeline, opened.address))
+    still_ours = opened.store.check_lease
+    workdir.home.parent.mkdir(parents=True, exist_ok=True)
+    close_entrances(workdir, lease.generation, still_ours)
+    rebuild(workdir, opened.store.objects, newest, Belonging(outlook.pipeline, opened.address), still_ours)
     return lease.generation
 
 

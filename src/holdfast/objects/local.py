@@ -326,10 +326,14 @@ class LocalObjects:
         """The first bytes of a file, None if there is none."""
         try:
             with self._disk.open_file(path) as file:
+                expected = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                # In one piece, which is then the answer, unless the file grows meanwhile.
                 pieces, left = [], most
-                while left > 0 and (piece := file.read(min(PIECE, left))):
+                while left > 0 and (piece := file.read(min(expected or PIECE, left))):
                     pieces.append(piece)
                     left -= len(piece)
+                    expected = PIECE
                 return b"".join(pieces)
         except FileNotFoundError:
             return None

@@ -166,9 +166,9 @@ def _distinct(batches: Iterable[BatchObject]) -> list[BatchObject]:
 def _unreadable(workdir: Workdir, problem: Exception) -> HoldfastError:
     text = problem.message if isinstance(problem, HoldfastError) else str(problem)
     return Corrupt(
-        f"The workdir {workdir.path} lacks a file that Spark needs: {text}",
+        f"The workdir {workdir.home} lacks a file that Spark needs: {text}",
         code="workdir.incomplete",
-        about=str(workdir.path),
+        about=str(workdir.home),
         unchanged="every checkpoint and every sink",
         next_step="start the pipeline again: the workdir is rebuilt from the newest checkpoint",
     )

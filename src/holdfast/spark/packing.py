@@ -13,13 +13,18 @@ from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
 from holdfast.manifest import BatchObject
 from holdfast.objects import Objects, open_objects
+from holdfast.spark.addresses import read_captured
 from holdfast.spark.workdir import Workdir
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PACKED_TOGETHER = 64 << 20
-"""Bytes of files that go into one batch object; a larger file has one of its own."""
+PACKED_TOGETHER = 16 << 20
+"""Bytes of files that go into one batch object; a larger file has one of its own.
+
+Buffers of this size are reused; from 32 MiB on each one is fetched from the kernel anew, page by page, which takes
+longer than all the checksums.
+"""
 
 LARGE = 8 << 20
 """From here on a job on the executors is worth its start."""
@@ -49,7 +54,7 @@ def packing_for(spark: SparkSession, address: str, options: Mapping[str, str] | 
             return pack_on_driver(store, workdir, files, epoch)
         store.check_lease()
         groups = split_evenly(files, max(1, context.defaultParallelism))
-        job = _PackingJob(address, dict(options or {}), str(workdir.path), epoch)
+        job = _PackingJob(address, dict(options or {}), workdir, epoch)
         packed = context.parallelize(list(enumerate(groups)), len(groups)).map(job).collect()
         missing = [path for group in packed for path, batch in group if batch is None]
         if missing:
@@ -78,7 +83,7 @@ def split_evenly(files: Mapping[str, int], count: int) -> list[list[str]]:
 class _PackingJob:
     """What an executor does: one group of files into batch objects under a prefix of its own."""
 
-    def __init__(self, address: str, options: dict[str, str], workdir: str, epoch: int) -> None:
+    def __init__(self, address: str, options: dict[str, str], workdir: Workdir, epoch: int) -> None:
         self._address = address
         self._options = options
         self._workdir = workdir
@@ -89,7 +94,7 @@ class _PackingJob:
         number, paths = group
         objects = open_objects(self._address, options=self._options or None)
         try:
-            packed = _pack(objects, Workdir(self._workdir), paths, self._epoch, prefix=f"nodes/{number}/")
+            packed = _pack(objects, self._workdir, paths, self._epoch, prefix=f"nodes/{number}/")
         except FileNotFoundError as error:
             return [(str(error.filename), None)]
         return list(packed.items())
@@ -109,7 +114,7 @@ def _pack(
         waiting.clear()
 
     for path in paths:
-        data = workdir.read(path)
+        data = read_captured(workdir, path)
         if len(data) >= PACKED_TOGETHER:
             flush()
         batcher.add(path, data)

@@ -13,14 +13,15 @@ from holdfast.epochs.recovery import Observed, Plan, SeenWorkdir
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
 from holdfast.sinks import Delivery, StagedOutputGone, Standing
+from holdfast.spark.addresses import readdress
 from holdfast.spark.capture import Capture
 from holdfast.spark.checksums import differs_from_checksum, orphaned_checksums
 from holdfast.spark.needed import is_ahead
 from holdfast.spark.rebuild import Comparison, compare, rebuild
-from holdfast.spark.workdir import MARKER, SPOOL, SUSPECT, Belonging, Workdir
+from holdfast.spark.workdir import OWN_NAMES, SPOOL, Belonging, Workdir
 from holdfast.steps import step
 
-_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", MARKER, SUSPECT, ".metadata.crc"}
+_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", ".metadata.crc"} | OWN_NAMES
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -80,7 +81,7 @@ def look_at_workdir(
 ) -> tuple[SeenWorkdir, Comparison | None]:
     """Where the workdir stands, and whether everything the newest checkpoint holds is there as it was captured."""
     if workdir.is_empty():
-        return SeenWorkdir(str(workdir.path)), None
+        return SeenWorkdir(str(workdir.home)), None
     logs = workdir.logs()
     comparison = compare(workdir, store.objects, newest) if newest else None
     problem = logs.problem or (comparison.difference if comparison else None)
@@ -88,7 +89,7 @@ def look_at_workdir(
         problem = _uncovered_damage(workdir, newest.wal_position, set(comparison.same))
     belonging = workdir.belonging()
     seen = SeenWorkdir(
-        str(workdir.path),
+        str(workdir.home),
         is_empty=False,
         pipeline=belonging.pipeline if belonging else None,
         store=belonging.store if belonging else None,
@@ -157,19 +158,35 @@ def ready_workdir(
 
     The lease is looked at before anything goes: a driver that was frozen until now must not touch its successor's.
     """
-    store.check_lease()
-    workdir.sweep()
+    try:
+        store.check_lease()
+        workdir.sweep()
+        _carry_out(plan, looked, workdir, capture, store, owner)
+    except OSError as error:
+        raise Unavailable(
+            f"The workdir {workdir.home} cannot be made ready: {error.strerror or error}.",
+            code="workdir.disk",
+            about=str(workdir.home),
+            unchanged="the store and every sink",
+            next_step="make room or let this user write there, or pass another workdir; then start again",
+        ) from error
+
+
+def _carry_out(
+    plan: Plan, looked: Looked, workdir: Workdir, capture: Capture, store: CheckpointStore, owner: Belonging
+) -> None:
     newest = looked.observed.newest
     if plan.workdir == "begin":
-        workdir.discard()
+        workdir.discard(store.check_lease)
         workdir.make(owner)
         capture.begin({}, [])
     elif plan.workdir == "rebuild":
         assert newest is not None
-        contents = rebuild(workdir, store.objects, newest, owner, before_publish=store.check_lease)
+        contents = rebuild(workdir, store.objects, newest, owner, store.check_lease)
         capture.begin(contents.holders, contents.order)
     else:
         assert looked.comparison is not None
         workdir.make(owner)
+        readdress(workdir)
         same: dict[str, BatchObject] = looked.comparison.same
         capture.begin(same, looked.comparison.contents.order)

@@ -18,6 +18,7 @@ from holdfast.manifest import CheckpointManifest, InFlightRecord, SinkCommitStat
 from holdfast.sinks import Delivery
 from holdfast.spark.attempt import Attempt, WorkdirCapturing, first_line
 from holdfast.spark.capture import Capture
+from holdfast.spark.entrance import enter
 from holdfast.spark.frames import SparkFrames
 from holdfast.spark.logs import connector_checkpoint
 from holdfast.spark.packing import is_one_process, packing_for
@@ -138,10 +139,13 @@ def _prepare_sinks(checked: Checked) -> None:
 def recover_and_start(checked: Checked) -> Attempt:
     """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there."""
     definition = checked.definition
-    store, workdir, name = definition.store, definition.workdir, definition.name
+    store, name = definition.store, definition.name
     store.check_lease()  # started again in one process: somebody may have taken over meanwhile
     generation = store.claim().generation
     first_id = store.next_id()
+    workdir = enter(definition.workdir, generation, store.check_lease)
+    definition = msgspec.structs.replace(definition, workdir=workdir)
+    checked = msgspec.structs.replace(checked, definition=definition)
     looked = look(store, workdir)
     newest = looked.observed.newest
     standings = ask_sinks(definition.sinks, newest, name, generation)
@@ -314,7 +318,7 @@ def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str
         },
         watermark=planned.watermark_ms or None,
         pipeline_hash=checked.pipeline_hash,
-        workdir=str(workdir.path),
+        workdir=str(workdir.home),
         state_partitions=partitions if has_state else 0,
         vnode_count=min(max(partitions, 1), 0xFFFF),
         runtime={

@@ -7,18 +7,19 @@ the driver and the executors see under one path.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
 from holdfast.spark.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
 from holdfast.steps import step
 
@@ -31,8 +32,8 @@ SUSPECT = ".holdfast-suspect"
 MARKER = ".holdfast.json"
 """Hidden, so that Spark, which wants an empty directory to begin with, does not see it."""
 
-ROOT_MARK = b"holdfast-workdir:"
-"""Stands for the workdir's own address in captured files, because some name each other by absolute addresses."""
+OWN_NAMES = {MARKER, f"{MARKER}.new", SUSPECT}
+"""What in it is not Spark's."""
 
 
 class Belonging(msgspec.Struct, frozen=True):
@@ -62,13 +63,17 @@ class Logs(msgspec.Struct, frozen=True):
 
 
 class Workdir:
-    """One workdir. Nothing is made or changed until a method says so."""
+    """One workdir. Nothing is made or changed until a method says so.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = _local_path(os.fspath(path))
+    `home` is where it lies, `path` is how it is reached: by an entrance of this generation's, if there is one.
+    """
+
+    def __init__(self, home: str | os.PathLike[str], *, entrance: Path | None = None) -> None:
+        self.home = _local_path(os.fspath(home))
+        self.path = entrance or self.home
 
     def __repr__(self) -> str:
-        return f"Workdir({str(self.path)!r})"
+        return f"Workdir({str(self.home)!r})"
 
     # Whose it is
 
@@ -94,31 +99,58 @@ class Workdir:
     def is_empty(self) -> bool:
         """Whether there is nothing of Spark's in it."""
         try:
-            return not any(name not in (MARKER, SUSPECT) for name in os.listdir(self.path))
+            return not any(name not in OWN_NAMES for name in os.listdir(self.path))
         except FileNotFoundError:
             return True
         except NotADirectoryError:
-            raise _no_directory(str(self.path)) from None
+            raise _no_directory(str(self.home)) from None
 
     def make(self, owner: Belonging) -> None:
         """Make it, marked as belonging to `owner`. Fine if it is there."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / MARKER).write_bytes(msgspec.json.encode(owner))
+        self.home.mkdir(parents=True, exist_ok=True)
+        if self.belonging() != owner:
+            mark(self.home, owner)
 
-    def discard(self) -> None:
-        """Remove it, out of sight first: a crash half-way leaves no half of a workdir under its name."""
+    def discard(self, still_ours: Callable[[], None] = lambda: None) -> None:
+        """Remove it, out of sight first: a crash half-way leaves no half of a workdir under its name.
+
+        If it turns out not to be ours any more, it is put back: what was moved may be a successor's.
+        """
         with step("workdir.discard"):
             aside = self._sibling("discarded")
             try:
-                os.rename(self.path, aside)
+                os.rename(self.home, aside)
             except FileNotFoundError:
                 return
+            try:
+                still_ours()
+            except BaseException:
+                with contextlib.suppress(OSError):  # the successor has made another one
+                    os.rename(aside, self.home)
+                raise
             shutil.rmtree(aside, ignore_errors=True)
+
+    def publish(self, fresh: Path, still_ours: Callable[[], None]) -> None:
+        """Give a directory that was built beside it its name, which nothing has. `Conflict` if something does."""
+        with step("workdir.publish"):
+            try:
+                os.rename(fresh, self.home)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                still_ours()
+                raise Conflict(
+                    f"Something else made the workdir {self.home} while it was being rebuilt.",
+                    code="workdir.made-elsewhere",
+                    about=str(self.home),
+                    unchanged="the store and every sink",
+                    next_step="start the pipeline again, once nothing else uses that directory",
+                ) from error
 
     def sweep(self) -> None:
         """Remove what an interrupted rebuild or removal left beside it."""
         for kind in ("discarded", "rebuild"):
-            for left in self.path.parent.glob(glob.escape(f".{self.path.name}.{kind}-") + "*"):
+            for left in self.home.parent.glob(glob.escape(f".{self.home.name}.{kind}-") + "*"):
                 shutil.rmtree(left, ignore_errors=True)
         for left in self.path.glob(f"{SPOOL}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -130,22 +162,13 @@ class Workdir:
         return fresh
 
     def _sibling(self, kind: str) -> Path:
-        return self.path.parent / f".{self.path.name}.{kind}-{uuid.uuid4().hex[:12]}"
+        return self.home.parent / f".{self.home.name}.{kind}-{uuid.uuid4().hex[:12]}"
 
     # What lies in it
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
         """Every file that is not hidden: path relative to the workdir, with slashes, and what the disk says of it."""
         yield from _walk(str(self.path), "")
-
-    def read(self, path: str) -> bytes:
-        """One file as it is captured: the workdir's own address in it replaced by a mark."""
-        return to_captured(path, (self.path / path).read_bytes(), self.address)
-
-    @property
-    def address(self) -> str:
-        """The workdir as Spark writes it into files: Hadoop does not escape what a URI would."""
-        return f"file:{self.path}"
 
     # Where its logs stand
 
@@ -196,6 +219,13 @@ class Workdir:
         return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
 
 
+def mark(directory: Path, owner: Belonging) -> None:
+    """Write down whose it is, whole or not at all: a torn mark would make it nobody's."""
+    aside = directory / f"{MARKER}.new"
+    aside.write_bytes(msgspec.json.encode(owner))
+    os.rename(aside, directory / MARKER)
+
+
 def _local_path(text: str) -> Path:
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", text)
     if scheme and scheme[1].lower() == "file":
@@ -216,22 +246,6 @@ def _no_directory(text: str) -> Invalid:
         unchanged="everything",
         next_step="pass a local or mounted path; the checkpoints themselves may be on object storage",
     )
-
-
-def to_captured(path: str, data: bytes, address: str) -> bytes:
-    """What goes into a checkpoint for a file: its bytes, addresses of the workdir made independent of the place."""
-    if not _names_others(path):
-        return data
-    return data.replace(address.encode(), ROOT_MARK)
-
-
-def from_captured(path: str, data: bytes, address: str) -> bytes:
-    """The bytes a file has in a workdir at this address."""
-    return data.replace(ROOT_MARK, address.encode()) if _names_others(path) else data
-
-
-def _names_others(path: str) -> bool:
-    return path.startswith("state/") and "/_metadata/" in path
 
 
 def _walk(root: str, below: str) -> Iterator[tuple[str, os.stat_result]]:
