@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class HoldfastError(Exception):
@@ -34,6 +34,16 @@ class HoldfastError(Exception):
         self.unchanged = unchanged
         self.next_step = next_step
         super().__init__(self._sentence())
+
+    def within(self, where: str, *, unchanged: str | None = None) -> Self:
+        """The same error, told of the larger thing in which it happened. Raise it from this one."""
+        return type(self)(
+            f"{where}: {self.message}",
+            code=self.code,
+            about=self.about,
+            unchanged="; ".join(filter(None, (unchanged, self.unchanged))) or None,
+            next_step=self.next_step,
+        )
 
     def _sentence(self) -> str:
         text = self.message

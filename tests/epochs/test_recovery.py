@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import SinkCommitStatus
-from holdfast.epochs.recovery import Observed, Plan, SeenWorkdir, Wanted, plan_recovery
+from holdfast.epochs.recovery import Observed, Plan, SeenWorkdir, Wanted, check_start, plan_recovery
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.manifest import CheckpointManifest, HoldfastSection
 from holdfast.sinks import Standing
@@ -200,10 +201,11 @@ def test_unfinished_sinks(statuses: dict[str, Any], unfinished: tuple[str, ...],
     assert said == [f"Finish the last epoch in sink {name!r} from what was staged for it." for name in unfinished]
 
 
-def test_a_sink_that_owes_cannot_be_dropped() -> None:
+@pytest.mark.parametrize("on_change", ["accept", "reset"])
+def test_a_sink_that_owes_cannot_be_dropped(on_change: str) -> None:
     newest = checkpoint(sink_names=["lake", "old", "pg"], sink_commit_statuses={"old": PENDING, "lake": COMMITTED})
     with pytest.raises(Invalid) as refused:
-        plan(newest, workdir(5, 5), wanted(on_change="accept"))
+        plan(newest, workdir(5, 5), wanted(on_change=on_change))
     assert (refused.value.code, refused.value.about) == ("sink.owes-epoch", "sink 'old'")
     assert "epoch 6" in refused.value.message
 
@@ -372,11 +374,25 @@ def test_a_changed_pipeline_is_accepted(fields: dict[str, Any], said: str) -> No
 @pytest.mark.parametrize(("fields", "said"), CHANGES)
 def test_a_changed_pipeline_is_reset(fields: dict[str, Any], said: str) -> None:
     found = plan(checkpoint(lineage=2), workdir(5, 5), wanted(on_change="reset", **fields))
-    assert found == Plan(3, "begin", f"{said}, and on_change is 'reset'", None, 0)
-    assert list(found.words()) == [
+    assert msgspec.structs.replace(found, notes=()) == Plan(3, "begin", f"{said}, and on_change is 'reset'", None, 0)
+    assert "Take on_change='reset' out now." in found.notes[0]
+    assert list(found.words())[1:] == [
         "The pipeline begins with epoch 1 of lineage 3.",
         f"Begin with an empty workdir: {said}, and on_change is 'reset'.",
     ]
+
+
+def test_before_the_claim_only_what_does_not_move_is_asked() -> None:
+    """A driver at work may decide an epoch between two looks: its workdir then seems to be ahead of the store."""
+    ahead = Observed(STORE, checkpoint(lineage=2), workdir(9, 9), [(7, "torn")])
+    with pytest.raises(Corrupt):
+        plan_recovery(ahead, wanted(operators=frozenset({"seen"})))
+    assert check_start(ahead, wanted(operators=frozenset({"seen"}))) == 2
+    assert check_start(ahead, wanted(pipeline_hash=78, on_change="reset")) == 3
+    assert check_start(Observed(STORE, None, workdir(9, 9)), WANTED) == 0
+    for refused in (wanted(pipeline="other"), wanted(pipeline_hash=78)):
+        with pytest.raises(Invalid):
+            check_start(ahead, refused)
 
 
 def test_a_reset_is_beyond_every_lineage_that_sinks_know() -> None:

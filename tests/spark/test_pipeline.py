@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from holdfast.sinks import Delivery, Descriptor, RowsRefused, Standing
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.function import FunctionSink
 from holdfast.spark import EpochReport, Pipeline, watch
+from holdfast.spark.entrance import enter
 from spark.shop import Shop, revenue, rows
 
 if TYPE_CHECKING:
@@ -475,9 +477,43 @@ def test_a_second_driver_takes_over_and_the_first_is_fenced(place: Place) -> Non
     run = pipeline.start(revenue(orders), output_mode="update", trigger={"processingTime": "0 seconds"})
     while run.epochs == 0:
         assert not run.await_termination(0.05)
+    with pytest.raises(Invalid, match="is running already"):
+        pipeline.start(revenue(orders), output_mode="update")
     holdfast.open_store(place.store).claim("another driver")
     place.shop.sell(1)
     with pytest.raises(Fenced, match="another driver"):
         run.await_termination(60)
+    place.run()
+    assert sum(row[2] for row in place.delivered()) == 24
+
+
+def test_what_spark_writes_after_a_takeover_does_not_reach_the_successor(place: Place) -> None:
+    """The first driver never looks at its lease: its Spark is in the middle of a batch until the very end."""
+    place.shop.sell(1)
+    is_held, is_inside, may_go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def wait(frame: DataFrame) -> DataFrame:
+        if is_held.is_set():
+            is_inside.set()
+            may_go_on.wait(120)
+        return frame
+
+    pipeline = place.pipeline()
+    pipeline.sink("files", FileSink(place.out), view=wait)
+    orders = pipeline.source("orders", place.shop.orders(place.spark))
+    run = pipeline.start(revenue(orders), output_mode="update", trigger={"processingTime": "0 seconds"})
+    while run.epochs == 0:
+        assert not run.await_termination(0.05)
+    is_held.set()
+    place.shop.sell(1)
+    assert is_inside.wait(60)
+    store = holdfast.open_store(place.store)
+    successor = enter(pipeline.workdir, store.claim("another driver").generation, store.check_lease)
+    before = {path: found.st_mtime_ns for path, found in successor.files()}
+    may_go_on.set()
+    with pytest.raises(Fenced, match="another driver"):
+        run.await_termination(120)
+    assert {path: found.st_mtime_ns for path, found in successor.files()} == before
+    assert "offsets/1" in before
     place.run()
     assert sum(row[2] for row in place.delivered()) == 24

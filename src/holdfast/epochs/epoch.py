@@ -275,14 +275,7 @@ class EpochRunner:
 def _about_sink(error: HoldfastError, sink: str, facts: EpochFacts, unchanged: str) -> HoldfastError:
     """The same error, saying which sink, which epoch and which offsets it is about."""
     offsets = [f"{name} up to {_shown(source.offsets)}" for name, source in facts.sources.items()]
-    epoch = f" in epoch {facts.epoch} ({'; '.join(offsets)})"
-    return type(error)(
-        f"Sink {sink!r}{epoch}: {error.message}",
-        code=error.code,
-        about=error.about,
-        unchanged=unchanged if not error.unchanged else f"{unchanged}; {error.unchanged}",
-        next_step=error.next_step,
-    )
+    return error.within(f"Sink {sink!r} in epoch {facts.epoch} ({'; '.join(offsets)})", unchanged=unchanged)
 
 
 def _shown(offsets: Mapping[str, str]) -> str:

@@ -106,15 +106,36 @@ class Plan(msgspec.Struct, frozen=True):
 def plan_recovery(seen: Observed, wanted: Wanted) -> Plan:
     """Decide how to start. Raises where going on would lose or repeat rows, or touch what is not ours."""
     newest = seen.newest
-    _check_belongings(seen, wanted)
-    change = _change(newest, wanted)
-    if newest is not None and change and wanted.on_change == "reset":
-        return _begin_anew(seen, newest, f"{change}, and on_change is 'reset'")
-    if newest is not None and change and wanted.on_change == "fail":
-        raise _changed(newest, change, seen)
+    change = _check_change(seen, wanted)
     if newest is None:
         return _begin(seen)
+    if change and wanted.on_change == "reset":
+        return _begin_anew(seen, newest, wanted, change)
     return _resume(seen, newest, wanted, change)
+
+
+def check_start(seen: Observed, wanted: Wanted) -> int:
+    """Refuse what can be refused while another driver may be at work; the lineage that a start will most likely have.
+
+    Where store and workdir stand is not asked: they move while we look.
+    """
+    newest = seen.newest
+    change = _check_change(seen, wanted)
+    if newest is None:
+        return 0
+    if change and wanted.on_change == "reset":
+        return newest.own.lineage + 1
+    _check_places(newest, wanted)
+    return newest.own.lineage
+
+
+def _check_change(seen: Observed, wanted: Wanted) -> str | None:
+    """What of the pipeline is not as it was, if that is allowed."""
+    _check_belongings(seen, wanted)
+    change = _change(seen.newest, wanted)
+    if seen.newest is not None and change and wanted.on_change == "fail":
+        raise _changed(seen.newest, change, seen)
+    return change
 
 
 def _check_belongings(seen: Observed, wanted: Wanted) -> None:
@@ -183,9 +204,13 @@ def _begin(seen: Observed) -> Plan:
     return Plan(0, "begin", why, None, 0)
 
 
-def _begin_anew(seen: Observed, newest: CheckpointManifest, why: str) -> Plan:
+def _begin_anew(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: str) -> Plan:
+    unfinished = _unfinished(newest, wanted)
     known = [standing.lineage for standing in seen.sinks.values() if standing.lineage is not None]
-    return Plan(max([newest.own.lineage, *known]) + 1, "begin", why, None, 0, unfinished=_unfinished(newest))
+    lineage = max([newest.own.lineage, *known]) + 1
+    why = f"{change}, and on_change is 'reset'"
+    note = "Everything is read again, and sinks that append get every row once more. Take on_change='reset' out now."
+    return Plan(lineage, "begin", why, None, 0, unfinished=unfinished, notes=(note,))
 
 
 def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: str | None) -> Plan:
@@ -194,16 +219,7 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
     if change:
         notes.append(f"The pipeline has changed ({change}), and on_change is 'accept'.")
     _check_places(newest, wanted)
-    unfinished = _unfinished(newest)
-    for name in unfinished:
-        if name not in wanted.sinks:
-            raise Invalid(
-                f"Sink {name!r} still owes epoch {newest.epoch}, and the pipeline does not have it any more.",
-                code="sink.owes-epoch",
-                about=f"sink {name!r}",
-                unchanged="the store and every sink",
-                next_step="start once with that sink, then remove it",
-            )
+    unfinished = _unfinished(newest, wanted)
     action, why = _treat(seen.workdir, batch)
     known = {name: standing for name, standing in seen.sinks.items() if standing.is_known}
     if action == "adopt" and not _have_all(known, seen.workdir.committed + 1, explained=bool(seen.skipped)):
@@ -247,8 +263,24 @@ def _check_places(newest: CheckpointManifest, wanted: Wanted) -> None:
         )
 
 
-def _unfinished(newest: CheckpointManifest) -> tuple[str, ...]:
-    return tuple(sorted(name for name, status in newest.sink_commit_statuses.items() if status != "Committed"))
+def _unfinished(newest: CheckpointManifest, wanted: Wanted) -> tuple[str, ...]:
+    """The sinks that owe the last epoch. A pipeline without one of them would drop it."""
+    names = sorted(name for name, status in newest.sink_commit_statuses.items() if status != "Committed")
+    for name in names:
+        if name not in wanted.sinks:
+            raise owing(name, newest)
+    return tuple(names)
+
+
+def owing(sink: str, newest: CheckpointManifest) -> Invalid:
+    """A start that would drop what a sink still owes."""
+    return Invalid(
+        f"Sink {sink!r} still owes epoch {newest.epoch}, and this start could not deliver it.",
+        code="sink.owes-epoch",
+        about=f"sink {sink!r}",
+        unchanged="the store, the workdir and every sink",
+        next_step="start once with the pipeline as it was, until that epoch is done; then change it",
+    )
 
 
 def _treat(workdir: SeenWorkdir, batch: int) -> tuple[WorkdirAction, str]:

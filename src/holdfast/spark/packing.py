@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
 from holdfast.manifest import BatchObject
@@ -40,13 +42,20 @@ def pack_on_driver(
     return _pack(store, workdir, list(files), epoch, prefix="")
 
 
-def packing_for(spark: SparkSession, address: str, options: Mapping[str, str] | None) -> Packing:
+class Reopening(msgspec.Struct, frozen=True):
+    """How another process gets to the store."""
+
+    address: str
+    options: dict[str, str] | None = None
+
+
+def packing_for(spark: SparkSession, reopening: Reopening | None) -> Packing:
     """The driver for little, a job on the executors for much, if they are processes of their own.
 
     They must see the workdir and reach the store as the driver does.
     """
     context = spark.sparkContext
-    if is_one_process(spark) or address.startswith("memory:"):
+    if reopening is None or is_one_process(spark):
         return pack_on_driver
 
     def pack(store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int) -> dict[str, BatchObject]:
@@ -54,7 +63,7 @@ def packing_for(spark: SparkSession, address: str, options: Mapping[str, str] | 
             return pack_on_driver(store, workdir, files, epoch)
         store.check_lease()
         groups = split_evenly(files, max(1, context.defaultParallelism))
-        job = _PackingJob(address, dict(options or {}), workdir, epoch)
+        job = _PackingJob(reopening, workdir, epoch)
         packed = context.parallelize(list(enumerate(groups)), len(groups)).map(job).collect()
         missing = [path for group in packed for path, batch in group if batch is None]
         if missing:
@@ -83,16 +92,15 @@ def split_evenly(files: Mapping[str, int], count: int) -> list[list[str]]:
 class _PackingJob:
     """What an executor does: one group of files into batch objects under a prefix of its own."""
 
-    def __init__(self, address: str, options: dict[str, str], workdir: Workdir, epoch: int) -> None:
-        self._address = address
-        self._options = options
+    def __init__(self, reopening: Reopening, workdir: Workdir, epoch: int) -> None:
+        self._reopening = reopening
         self._workdir = workdir
         self._epoch = epoch
 
     def __call__(self, group: tuple[int, list[str]]) -> list[tuple[str, BatchObject | None]]:
         """The files of a group with what holds them; None for one that Spark has removed meanwhile."""
         number, paths = group
-        objects = open_objects(self._address, options=self._options or None)
+        objects = open_objects(self._reopening.address, options=self._reopening.options)
         try:
             packed = _pack(objects, self._workdir, paths, self._epoch, prefix=f"nodes/{number}/")
         except FileNotFoundError as error:

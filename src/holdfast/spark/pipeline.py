@@ -20,7 +20,7 @@ from holdfast.epochs.recovery import OnChange
 from holdfast.errors import Invalid
 from holdfast.objects.address import without_secrets
 from holdfast.sinks import Sink
-from holdfast.spark.packing import is_one_process
+from holdfast.spark.packing import Reopening, is_one_process
 from holdfast.spark.query import check_frame
 from holdfast.spark.running import Run, Supervision, restarts_by_default
 from holdfast.spark.start import Definition
@@ -39,9 +39,12 @@ class Pipeline:
 
     `checkpoints` is a store's address or an opened store, which belongs to this pipeline alone. `workdir` is Spark's
     own directory, expendable, on a disk that all executors see; by default it lies beside the checkpoints, or under the
-    user's state directory if they are on object storage. `on_change` says what to do when the query or the sinks are
-    not what the newest checkpoint knows: "fail", "accept" (go on from the same state) or "reset" (begin again under a
-    new lineage; the sinks keep what they have).
+    user's state directory if they are on object storage. `options` are the object store's settings, and `max_retained`
+    is how many checkpoints it keeps, both for a store that is given by its address.
+
+    `on_change` says what to do when the query or the sinks are not what the newest checkpoint knows: "fail", "accept"
+    (go on from the same state) or "reset" (begin again under a new lineage; the sinks keep what they have). Remove
+    "reset" once it has done its work: any later change, also of how Spark writes a plan down, would begin again.
     """
 
     def __init__(
@@ -52,19 +55,21 @@ class Pipeline:
         workdir: str | os.PathLike[str] | None = None,
         on_change: OnChange = "fail",
         options: Mapping[str, str] | None = None,
+        max_retained: int | None = 3,
     ) -> None:
         self.name = _checked_name("pipeline", name)
         if on_change not in ("fail", "accept", "reset"):
             raise Invalid(f"on_change is 'fail', 'accept' or 'reset', not {on_change!r}.", code="pipeline.on-change")
         self._on_change: OnChange = on_change
         self._options = options
+        self._is_own_store = not isinstance(checkpoints, CheckpointStore)
         if isinstance(checkpoints, CheckpointStore):
-            self._store: CheckpointStore | None = checkpoints
+            self._store = checkpoints
             self._address = checkpoints.objects.address
-        else:
-            self._store = None
+        else:  # opening refuses an address that means nothing, and touches nothing
+            self._store = open_store(checkpoints, options=options, max_retained=max_retained)
             self._address = os.fspath(checkpoints)
-            open_store(self._address, options=options)  # refuses an address that means nothing, and touches nothing
+        self._run: Run | None = None
         self._has_chosen_workdir = workdir is not None
         self.workdir = Workdir(workdir if workdir is not None else _default_workdir(self._address, name))
         self._sources: dict[str, DataFrame] = {}
@@ -92,7 +97,7 @@ class Pipeline:
         start after that.
         """
         self._new(name, "table", self._tables)
-        pinned = pin_table(name, version, self._opened(), self.workdir)
+        pinned = pin_table(name, version, self._store, self.workdir)
         self._tables[name] = pinned
         return reader(pinned.version)
 
@@ -139,16 +144,26 @@ class Pipeline:
         says, or 3). Everything else raises.
         """
         allowed = restarts_by_default() if restarts is None else restarts
-        Supervision(self._definition(frame, output_mode, trigger), restarts=allowed).run()
+        supervision = Supervision(self._definition(frame, output_mode, trigger), restarts=allowed)
+        self._run = supervision.handle
+        supervision.run()
 
     def start(self, frame: DataFrame, *, output_mode: str = "append", trigger: Mapping[str, Any] | None = None) -> Run:
         """Recover, start the query and return a handle with `stop()` and `await_termination()`."""
-        run = Run(self._definition(frame, output_mode, trigger))
+        self._run = run = Run(self._definition(frame, output_mode, trigger))
         run.begin()
         return run
 
     def _definition(self, frame: DataFrame, output_mode: str, trigger: Mapping[str, Any] | None) -> Definition:
         check_frame(frame)
+        if self._run is not None and self._run.is_active:
+            raise Invalid(
+                f"Pipeline {self.name!r} is running already.",
+                code="pipeline.running",
+                about=f"pipeline {self.name!r}",
+                unchanged="everything; it runs on",
+                next_step="stop() it first; to let another driver take it over, make a Pipeline of its own",
+            )
         if not self._sinks:
             raise Invalid(
                 f"Pipeline {self.name!r} has no sink.",
@@ -175,9 +190,8 @@ class Pipeline:
             frame=frame,
             output_mode=output_mode,
             trigger=_checked_trigger(trigger),
-            store=self._opened(),
-            address=self._address,
-            options=self._options,
+            store=self._store,
+            reopening=self._reopening(),
             workdir=self.workdir,
             sources=dict(self._sources),
             tables=dict(self._tables),
@@ -186,10 +200,12 @@ class Pipeline:
             on_change=self._on_change,
         )
 
-    def _opened(self) -> CheckpointStore:
-        if self._store is None:
-            self._store = open_store(self._address, options=self._options)
-        return self._store
+    def _reopening(self) -> Reopening | None:
+        """None for a store in memory, and for one that was passed in opened: its settings are not known here."""
+        is_known = self._is_own_store or self._options is not None or _is_local(self._address)
+        if not is_known or self._address.startswith("memory:"):
+            return None
+        return Reopening(self._address, dict(self._options) if self._options else None)
 
     def _new(self, name: str, kind: str, there: Mapping[str, object]) -> None:
         _checked_name(kind, name)

@@ -38,7 +38,11 @@ def newest_checkpoint(store: CheckpointStore) -> tuple[CheckpointManifest | None
     then the wrong one. `Invalid` if a newer release of Holdfast wrote a newer one: passing that over would
     repeat what it stands for.
     """
-    report = store.recover_latest_validated()
+    for _ in range(3):
+        before = store.list_ids()
+        report = store.recover_latest_validated()
+        if report.chosen_id is not None or not report.skipped or store.list_ids() == before:
+            break  # else a driver that is still at work has removed them all meanwhile
     for number, _ in report.skipped:
         _refuse_newer_format(store, number)
     chosen = report.require()
@@ -125,8 +129,11 @@ def ask_sinks(
     for name, named in sinks.items():
         is_owed = newest is not None and newest.sink_commit_statuses.get(name, "Committed") != "Committed"
         keep = newest.own.sinks.get(name) if newest and is_owed else None
-        with step("sink.recover", sink=name):
-            standings[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
+        try:
+            with step("sink.recover", sink=name):
+                standings[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
+        except HoldfastError as error:
+            raise error.within(f"Sink {name!r}, asked what it has") from error
     return standings
 
 
@@ -148,6 +155,8 @@ def finish_sinks(
             finished.append(name)
         except StagedOutputGone:
             continue
+        except HoldfastError as error:
+            raise error.within(f"Sink {name!r}", unchanged=f"epoch {newest.epoch} is decided and still owed") from error
     return finished
 
 

@@ -15,6 +15,7 @@ from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnk
 from holdfast.spark.attempt import Attempt, first_line
 from holdfast.spark.reports import Notice, tell
 from holdfast.spark.start import Checked, Definition, check, recover_and_start
+from holdfast.spark.workdir import Workdir
 
 log = logging.getLogger("holdfast.spark")
 PAUSES = (0.5, 2.0, 8.0, 30.0)
@@ -23,12 +24,17 @@ RESTARTS = "HOLDFAST_RESTARTS"
 
 _WORKDIR_TROUBLE = re.compile(
     r"STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
-    r"|CANNOT_LOAD_STATE_STORE|CANNOT_READ_[A-Z_]*|STATE_STORE_[A-Z_]*NOT_(?:FOUND|EXIST)|Incomplete log file"
-    r"|ChecksumException|[Bb]atch \d+ (?:doesn't|does not) exist|Stream is corrupted|CONCURRENT_STREAM_LOG_UPDATE"
+    r"|CANNOT_LOAD_STATE_STORE|STATE_STORE_[A-Z_]*NOT_(?:FOUND|EXIST)|Incomplete log file"
+    r"|[Bb]atch \d+ (?:doesn't|does not) exist|CONCURRENT_STREAM_LOG_UPDATE"
     r"|Multiple streaming queries are concurrently using"
     r"|StreamingQueryCheckpointMetadata|MISSING_METADATA|Error reading (?:delta|snapshot) file"
 )
 """How Spark says that its own directory let it down."""
+
+_DAMAGED_FILE = re.compile(
+    r"CANNOT_READ_[A-Z_]*|ChecksumException|Stream is corrupted|FileNotFoundException|EOFException"
+)
+"""How Spark says that a file is not what it should be: one of the workdir's, or one of a source's."""
 
 _PASSING = re.compile(r"ExecutorLostFailure|Lost executor|FetchFailed|SparkContext was shut down .* executor")
 
@@ -90,7 +96,7 @@ class Run:
 
     def may_blame_workdir(self, error: Exception) -> bool:
         """Whether the next start had better rebuild the workdir, which is always right and costs a replay."""
-        if is_workdir_trouble(error):
+        if is_workdir_trouble(error, self._definition.workdir):
             return True
         gave_up_early = self._attempt is not None and not self._attempt.has_come_to_a_batch
         return gave_up_early and not isinstance(error, HoldfastError)
@@ -111,7 +117,7 @@ class Supervision:
     def __init__(self, definition: Definition, *, restarts: int) -> None:
         self._definition = definition
         self._restarts = restarts
-        self._run = Run(definition)
+        self._run = self.handle = Run(definition)
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -178,12 +184,15 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, Unavailable | Conflict | OutcomeUnknown) or bool(_PASSING.search(_texts(error)))
 
 
-def is_workdir_trouble(error: BaseException) -> bool:
+def is_workdir_trouble(error: BaseException, workdir: Workdir) -> bool:
     """Whether Spark stumbled over its own directory, so that a rebuilt one may help."""
     if isinstance(error, Fenced):
         return False
-    code = getattr(error, "code", "")
-    return code in ("workdir.incomplete", "workdir.log") or bool(_WORKDIR_TROUBLE.search(_texts(error)))
+    if getattr(error, "code", "") in ("workdir.incomplete", "workdir.log"):
+        return True
+    said = _texts(error)
+    names_it = f"{workdir.home}/" in said or f"{workdir.home.parent}/.{workdir.home.name}.spark-" in said
+    return bool(_WORKDIR_TROUBLE.search(said)) or (names_it and bool(_DAMAGED_FILE.search(said)))
 
 
 def _texts(error: BaseException) -> str:

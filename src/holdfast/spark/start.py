@@ -12,7 +12,7 @@ import msgspec
 from holdfast.checkpoints import CheckpointStore
 from holdfast.epochs.epoch import EpochRunner, NamedSink, Operator
 from holdfast.epochs.manifests import EpochFacts, with_statuses
-from holdfast.epochs.recovery import Observed, OnChange, Plan, Wanted, plan_recovery
+from holdfast.epochs.recovery import Observed, OnChange, Plan, Wanted, check_start, owing, plan_recovery
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
 from holdfast.manifest import CheckpointManifest, InFlightRecord, SinkCommitStatus
 from holdfast.sinks import Delivery
@@ -21,7 +21,7 @@ from holdfast.spark.capture import Capture
 from holdfast.spark.entrance import enter
 from holdfast.spark.frames import SparkFrames
 from holdfast.spark.logs import connector_checkpoint
-from holdfast.spark.packing import is_one_process, packing_for
+from holdfast.spark.packing import Reopening, is_one_process, packing_for
 from holdfast.spark.query import Query, describe_query, stable_hash
 from holdfast.spark.recovering import ask_sinks, finish_sinks, look, look_at_workdir, ready_workdir
 from holdfast.spark.reports import Notice, tell
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("holdfast.spark")
+NOTHING_TOUCHED = "the store and every sink"
 ORDERED_SOURCES = 4
 """Version 2 of the offset log names its sources and keeps so many in the order of the query."""
 
@@ -45,8 +46,8 @@ class Definition(msgspec.Struct, frozen=True):
     output_mode: str
     trigger: dict[str, Any]
     store: CheckpointStore
-    address: str
-    options: Mapping[str, str] | None
+    reopening: Reopening | None
+    """How an executor opens the store; None if nobody said how."""
     workdir: Workdir
     sources: dict[str, Any]
     tables: dict[str, ReferenceTable]
@@ -96,10 +97,13 @@ def check(definition: Definition) -> Checked:
     initial = {name: operator.snapshot() for name, operator in definition.operators.items()}
     checked = Checked(definition, query, pipeline_hash, initial)
     newest = _newest_readable(definition.store)
-    if newest is not None:
-        seen, _ = look_at_workdir(definition.workdir, definition.store, None)
-        plan_recovery(Observed(definition.store.objects.address, newest, seen), checked.wanted)
-    _prepare_sinks(checked)
+    seen, _ = look_at_workdir(definition.workdir, definition.store, None)
+    lineage = check_start(Observed(definition.store.objects.address, newest, seen), checked.wanted)
+    try:
+        _prepare_sinks(checked, lineage)
+    finally:  # views may have fed the operators with the empty frame
+        for name, operator in definition.operators.items():
+            operator.restore(initial[name])
     return checked
 
 
@@ -111,7 +115,7 @@ def _newest_readable(store: CheckpointStore) -> CheckpointManifest | None:
         return None
 
 
-def _prepare_sinks(checked: Checked) -> None:
+def _prepare_sinks(checked: Checked, lineage: int) -> None:
     definition = checked.definition
     empty = None
     for name, named in definition.sinks.items():
@@ -122,18 +126,9 @@ def _prepare_sinks(checked: Checked) -> None:
             schema = named.view(empty).schema
         try:
             with step("sink.prepare", sink=name):
-                named.sink.prepare(schema, Delivery(definition.name, name, 0, 0))
+                named.sink.prepare(schema, Delivery(definition.name, name, lineage, 0))
         except HoldfastError as error:
-            raise type(error)(
-                f"Sink {name!r}: {error.message}",
-                code=error.code,
-                about=error.about,
-                unchanged=error.unchanged or "the store and every sink",
-                next_step=error.next_step,
-            ) from error
-    if empty is not None:  # views may have fed the operators with the empty frame
-        for name, operator in definition.operators.items():
-            operator.restore(checked.initial[name])
+            raise error.within(f"Sink {name!r}", unchanged=None if error.unchanged else NOTHING_TOUCHED) from error
 
 
 def recover_and_start(checked: Checked) -> Attempt:
@@ -156,7 +151,7 @@ def recover_and_start(checked: Checked) -> Attempt:
         tell(Notice(name, sentence))
     if newest is not None and plan.unfinished:
         newest = _finish(plan, newest, checked, generation)
-    packing = packing_for(definition.frame.sparkSession, definition.address, definition.options)
+    packing = packing_for(definition.frame.sparkSession, definition.reopening)
     capture = Capture(workdir, store, packing)
     ready_workdir(plan, looked, workdir, capture, store, Belonging(name, store.objects.address))
     resumed = newest if plan.checkpoint_id is not None else None
@@ -201,6 +196,9 @@ def _check_replayed_tables(definition: Definition, plan: Plan, newest: Checkpoin
 def _finish(plan: Plan, newest: CheckpointManifest, checked: Checked, generation: int) -> CheckpointManifest:
     definition = checked.definition
     finished = finish_sinks(plan, newest, definition.sinks, definition.name, generation)
+    left = sorted(set(plan.unfinished) - set(finished))
+    if left and plan.checkpoint_id is None:  # a reset runs no epoch again
+        raise owing(left[0], newest)
     if not finished:
         return newest
     settled = with_statuses(newest, dict.fromkeys(finished, SinkCommitStatus.committed()))

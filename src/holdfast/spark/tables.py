@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.checkpoints import CheckpointStore
+from holdfast.errors import Corrupt
 from holdfast.manifest import ConnectorCheckpoint
 from holdfast.spark.recovering import newest_checkpoint
 from holdfast.spark.workdir import Workdir
@@ -30,7 +31,10 @@ def pin_table(
     name: str, version: str | int | Callable[[], str | int], store: CheckpointStore, workdir: Workdir
 ) -> ReferenceTable:
     """Choose the version of a run: the recorded one if the last epoch has to be run again, else the newest."""
-    newest, _ = newest_checkpoint(store)
+    try:  # whether it can be trusted is found out once the pipeline is ours, and reading all of it takes a while
+        newest = store.load_latest()
+    except Corrupt:
+        newest, _ = newest_checkpoint(store)
     recorded = newest.table_offsets.get(name) if newest else None
     wanted = str(version() if callable(version) else version)
     if newest is None or recorded is None or workdir.has_committed(newest.wal_position):
