@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 # Classes of SQLSTATE that say: these values, this shape. All others are not the rows' fault.
 DATA_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 DISK_TROUBLE = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error")
-DISK_TROUBLE_HERE = ("Permission denied", "Mkdirs failed", "not a directory", "Not a directory", "No such file")
+# The last one also where another driver of the pipeline has swept what this one was trying out before it took over.
+DISK_TROUBLE_HERE = (
+    "Permission denied",
+    "Mkdirs failed",
+    "not a directory",
+    "Not a directory",
+    "No such file",
+    "does not exist",
+)
 _changing_settings = threading.RLock()
 
 
