@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import CheckpointBatcher, CheckpointManifest, ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
 from holdfast import errors as tree
+from holdfast.sources import SourceCheckpoint
 
 
 def test_everything_in_all_is_there() -> None:
@@ -23,10 +24,11 @@ def test_everything_in_all_is_there() -> None:
         "InFlightRecord",
         "SinkCommitStatus",
         "CheckpointBatcher",
+        "open_index",
         "open_store",
     }
     assert promised <= set(holdfast.__all__)
-    for module in ("holdfast", "holdfast.checkpoints", "holdfast.objects"):
+    for module in ("holdfast", "holdfast.checkpoints", "holdfast.objects", "holdfast.sources"):
         found = importlib.import_module(module)
         for name in found.__all__:
             assert getattr(found, name) is not None
@@ -116,8 +118,37 @@ def test_the_batcher_as_promised(tmp_path: Path) -> None:
     assert batcher.buffer_size == 0
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_the_index_as_promised(tmp_path: Path, kind: str) -> None:
+    index = holdfast.open_index("memory://" if kind == "memory" else f"sqlite://{tmp_path}/data/i.db")
+    assert index.checkpoints.is_persistent is (kind == "sqlite")
+    with index.session():
+        index.results.put(b"k1", b"v1")
+        index.results.put(b"k2", b"v2")
+        index.checkpoints.stage_checkpoint("orders", 17, b"at 17")
+        index.checkpoints.stage_checkpoint("prices", 3)
+    expected = {"orders": SourceCheckpoint(17, b"at 17"), "prices": SourceCheckpoint(sequence=3, source_position=None)}
+    assert index.checkpoints.read_checkpoint("orders") == expected["orders"]
+    assert index.checkpoints.read_checkpoint("nobody") is None
+    assert index.checkpoints.read_all_checkpoints() == expected
+    index.begin()
+    index.results.delete(b"k1")
+    index.rollback()
+    index.begin()
+    index.results.delete(b"k2")
+    index.commit()
+    assert index.results.get(b"k1") == b"v1"
+    assert list(index.results.scan(b"k")) == [(b"k1", b"v1")]
+    index.checkpoints.write_config_hash(2**64 - 1)
+    assert index.checkpoints.read_config_hash() == 2**64 - 1
+    index.checkpoints.clear_checkpoints()
+    assert index.checkpoints.read_all_checkpoints() == {}
+    assert index.checkpoints.read_config_hash() is None
+    index.close()
+
+
 def test_nothing_heavy_is_imported_with_the_package() -> None:
-    heavy = ["pytest", "rich", "click", "pyspark", "pandas", "moto"]
+    heavy = ["pytest", "rich", "click", "pyspark", "pandas", "moto", "redis", "psycopg", "rocksdict"]
     program = f"import sys, holdfast; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,6 +9,7 @@ from holdfast.manifest import (
     OperatorCheckpoint,
     SinkCommitStatus,
 )
+from holdfast.sources import open_index
 
 __version__ = "0.1.0"
 
@@ -23,5 +24,6 @@ __all__ = [
     "RecoveryReport",
     "SinkCommitStatus",
     "ValidationResult",
+    "open_index",
     "open_store",
 ]

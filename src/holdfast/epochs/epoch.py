@@ -103,8 +103,8 @@ class EpochRunner:
         # Chosen before the newest checkpoint was looked for: whatever anybody decided after that look has this id.
         self._next_id = first_id
 
-    def delivery(self, sink: str, epoch: int) -> Delivery:
-        return Delivery(self._pipeline, sink, self._lineage, epoch, self._generation)
+    def delivery(self, sink: str, epoch: int, positions: Mapping[str, str | None] | None = None) -> Delivery:
+        return Delivery(self._pipeline, sink, self._lineage, epoch, self._generation, dict(positions or {}))
 
     def run(self, frame: DataFrame, facts: EpochFacts) -> None:
         """Deliver one epoch to every sink. Raises with every sink either untouched or about to be finished."""
@@ -150,7 +150,7 @@ class EpochRunner:
     def _stage(self, named: NamedSink, frame: DataFrame, facts: EpochFacts) -> Descriptor:
         try:
             with step("sink.stage", sink=named.name, epoch=facts.epoch):
-                return named.sink.stage(named.frame(frame), self.delivery(named.name, facts.epoch))
+                return named.sink.stage(named.frame(frame), self.delivery(named.name, facts.epoch, facts.positions))
         except HoldfastError as error:
             raise _about_sink(error, named.name, facts, "nothing of this epoch is visible in any sink") from error
 
@@ -245,7 +245,7 @@ class EpochRunner:
         with self._frames.held(frame) as held:
             for name in replay.unfinished:
                 try:
-                    self._finish(self._sinks[name], held, manifest)
+                    self._finish(self._sinks[name], held, manifest, facts)
                 except HoldfastError as error:
                     raise _about_sink(error, name, facts, f"epoch {facts.epoch} is decided and still owed") from error
             self._frames.evaluate(held)
@@ -253,8 +253,8 @@ class EpochRunner:
             self.record(manifest, dict.fromkeys(replay.unfinished, SinkCommitStatus.committed()))
         self.restore_operators(manifest)
 
-    def _finish(self, named: NamedSink, frame: DataFrame, manifest: CheckpointManifest) -> None:
-        delivery = self.delivery(named.name, manifest.epoch)
+    def _finish(self, named: NamedSink, frame: DataFrame, manifest: CheckpointManifest, facts: EpochFacts) -> None:
+        delivery = self.delivery(named.name, manifest.epoch, facts.positions)
         try:
             self.commit_sink(named.name, manifest.own.sinks[named.name], manifest.epoch)
         except StagedOutputGone:

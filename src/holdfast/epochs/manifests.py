@@ -39,6 +39,8 @@ class EpochFacts(msgspec.Struct, frozen=True):
     state_partitions: int
     vnode_count: int
     runtime: dict[str, Any]
+    positions: dict[str, str | None] = {}
+    """Per source where this batch ends, as Spark's log has it."""
 
 
 class Holding(msgspec.Struct, frozen=True):

@@ -32,6 +32,8 @@ class Delivery(msgspec.Struct, frozen=True):
     lineage: int
     epoch: int
     generation: int = 0
+    positions: dict[str, str | None] = {}
+    """Where each source will have been read up to, as Spark's log has it. Known when staging."""
 
     @property
     def owner(self) -> str:

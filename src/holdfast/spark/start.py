@@ -314,6 +314,7 @@ def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str
             for source, start, end in zip(sources, starts, planned.ends, strict=True)
             if end is not None
         },
+        positions={source.name: end for source, end in zip(sources, planned.ends, strict=True)},
         watermark=planned.watermark_ms or None,
         pipeline_hash=checked.pipeline_hash,
         workdir=str(workdir.home),

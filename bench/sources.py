@@ -1,0 +1,176 @@
+"""Sessions of an index: each against the same writes by hand, with the backend's own client and the same durability."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import redis
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+
+from bench.measure import Row, in_turns
+from holdfast.sources import Index, open_index
+from holdfast.sources.redis_line import Line
+from holdfast.testing.postgres import PostgresServer, postgres_server
+from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
+
+PUTS = 1_000
+ROUNDS = 60
+SOURCES = 10_000
+VALUE = b"v" * 100
+POSITION = b"partition-0:123456"
+
+ByHand = Callable[[dict[bytes, bytes], bytes], None]
+"""Write these results and this checkpoint in one durable step."""
+
+
+def rows() -> list[Row]:
+    logging.getLogger("holdfast").setLevel(logging.ERROR)  # the test server of PostgreSQL does not sync, and says so
+    with tempfile.TemporaryDirectory() as folder, valkey_server() as valkey, postgres_server() as postgres:
+        found = []
+        for name, url, by_hand in [
+            ("SQLite", f"sqlite://{folder}/ours.db", _sqlite(Path(folder, "theirs.db"))),
+            ("RocksDB", f"rocksdb://{folder}/ours", _rocksdb(Path(folder, "theirs"))),
+            ("Valkey", valkey.url(), _redis(valkey)),
+            ("PostgreSQL", f"{postgres.new_database()}&index=i", _postgres(postgres)),
+        ]:
+            with open_index(url) as index:
+                found.append(_session(name, index, by_hand))
+                found.append(_reading(name, index))
+        return found
+
+
+def _session(name: str, index: Index, by_hand: ByHand) -> Row:
+    turn = 0
+
+    def prepare() -> None:
+        nonlocal turn
+        turn += 1
+
+    def results() -> dict[bytes, bytes]:
+        """Half of them new, half of them there already."""
+        return {b"key-%08d" % (turn * PUTS // 4 + number): VALUE for number in range(PUTS)}
+
+    def ours() -> None:
+        with index.session():
+            for key, value in results().items():
+                index.results.put(key, value)
+            index.checkpoints.stage_checkpoint("orders", turn, POSITION)
+
+    mine, theirs = in_turns(
+        ours, lambda: by_hand(results(), b"%d %s" % (turn, POSITION)), rounds=ROUNDS, prepare=prepare
+    )
+    ratio = mine / theirs
+    return Row(
+        f"session with a checkpoint and {PUTS:,} puts on {name}, against the same writes by hand",
+        f"{ratio:.2f} x",
+        "<= 1.3 x",
+        ratio <= 1.3,
+        f"{mine * 1e3:.2f} ms against {theirs * 1e3:.2f} ms",
+    )
+
+
+def _reading(name: str, index: Index) -> Row:
+    with index.session():
+        for number in range(SOURCES):
+            index.checkpoints.stage_checkpoint(f"source-{number:05}", number, POSITION)
+    with _counted(index) as asked:
+        found = len(index.checkpoints.read_all_checkpoints())
+    trips = f", {len(asked) - asked.count('scan')} round trips" if len(asked) > asked.count("scan") else ""
+    return Row(
+        f"read_all_checkpoints with {SOURCES:,} sources on {name}",
+        f"{asked.count('scan')} scan{trips}",
+        "1 scan",
+        asked.count("scan") == 1 and found >= SOURCES,
+    )
+
+
+@contextlib.contextmanager
+def _counted(index: Index) -> Iterator[list[str]]:
+    """What the backend is asked for meanwhile."""
+    asked: list[str] = []
+    backend = index._backend
+    scan, read, ask = backend.scan, backend.read, Line.ask
+
+    def counted_ask(line: Line, *commands: list[object]) -> list[object]:
+        asked.append("round trip")
+        return ask(line, *commands)
+
+    backend.scan = lambda *arguments: (asked.append("scan"), scan(*arguments))[1]  # type: ignore[method-assign]
+    backend.read = lambda *arguments: (asked.append("read"), read(*arguments))[1]  # type: ignore[method-assign]
+    Line.ask = counted_ask  # type: ignore[method-assign]
+    try:
+        yield asked
+    finally:
+        del backend.scan, backend.read
+        Line.ask = ask  # type: ignore[method-assign]
+
+
+def _sqlite(path: Path) -> ByHand:
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=FULL")
+    for table in ("meta", "results"):
+        database.execute(f"CREATE TABLE {table} (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
+
+    def write(results: dict[bytes, bytes], checkpoint: bytes) -> None:
+        put = "INSERT INTO {} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany(put.format("results"), results.items())
+        database.execute(put.format("meta"), (b"orders", checkpoint))
+        database.execute("COMMIT")
+
+    return write
+
+
+def _rocksdb(path: Path) -> ByHand:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    database = Rdict(str(path), options)
+    synced = WriteOptions()
+    synced.sync = True
+
+    def write(results: dict[bytes, bytes], checkpoint: bytes) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in results.items():
+            batch.put(b"r" + key, value)
+        batch.put(b"morders", checkpoint)
+        database.write(batch, synced)
+
+    return write
+
+
+def _redis(server: ValkeyServer) -> ByHand:
+    """In the same shape, or there would be no scan in the order of the keys."""
+    client = redis.Redis(port=server.port, password=PASSWORD)
+
+    def write(results: dict[bytes, bytes], checkpoint: bytes) -> None:
+        with client.pipeline(transaction=True) as pipeline:
+            pipeline.hset("results", mapping=results)
+            pipeline.zadd("order", dict.fromkeys(results, 0))
+            pipeline.hset("meta", "orders", checkpoint)
+            pipeline.execute()
+        client.execute_command("WAITAOF", 1, 0, 0)
+
+    return write
+
+
+def _postgres(server: PostgresServer) -> ByHand:
+    connection = psycopg.connect(server.new_database(), autocommit=True)
+    for table in ("meta", "results"):
+        connection.execute(f"CREATE TABLE {table} (key bytea PRIMARY KEY, value bytea NOT NULL)".encode())
+
+    def write(results: dict[bytes, bytes], checkpoint: bytes) -> None:
+        # Arrays: half the time of executemany.
+        put = "INSERT INTO {} SELECT * FROM unnest(%b::bytea[], %b::bytea[]) ON CONFLICT (key) DO UPDATE SET value = "
+        put += "excluded.value"
+        with connection.transaction():
+            connection.execute(put.format("results").encode(), [list(results), list(results.values())])
+            connection.execute(put.format("meta").encode(), [[b"orders"], [checkpoint]])
+
+    return write

@@ -1,0 +1,64 @@
+"""Looking at an index without opening it: whoever has it open goes on undisturbed, and nothing can be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from holdfast.errors import Invalid, NotFound
+from holdfast.sources.backend import Change, Space
+
+
+class Looker(Protocol):
+    """The reading half of a backend. It takes no lock and no generation; an index that is not there is `NotFound`."""
+
+    @property
+    def address(self) -> str: ...
+
+    def read(self, space: Space, key: bytes) -> bytes | None: ...
+
+    def scan(self, space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
+
+    def close(self) -> None: ...
+
+
+class LookedAt:
+    """A backend that refuses to be written to."""
+
+    is_persistent = True
+
+    def __init__(self, looker: Looker) -> None:
+        self._looker = looker
+        self.address = looker.address
+        self.read = looker.read
+        self.scan = looker.scan
+        self.close = looker.close
+
+    def write(self, changes: Sequence[Change]) -> None:
+        raise self._refusal()
+
+    def commit(self) -> None:
+        raise self._refusal()
+
+    def rollback(self) -> None:
+        """There is never anything."""
+
+    def _refusal(self) -> Invalid:
+        return Invalid(
+            f"{self.address} was opened to be looked at.",
+            code="index.read-only",
+            about=self.address,
+            unchanged="the index",
+            next_step="open it without read_only=True",
+        )
+
+
+def not_there(address: str) -> NotFound:
+    """There is no index to look at."""
+    return NotFound(
+        f"There is no index at {address}.",
+        code="index.none",
+        about=address,
+        unchanged="everything: looking makes nothing",
+        next_step="check the address; a query makes its index when it first commits",
+    )

@@ -1,0 +1,123 @@
+"""The server behind an index: a connection that is made again when it breaks, and what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import redis
+from redis.exceptions import AuthenticationError, NoPermissionError
+
+from holdfast.errors import Invalid, Unavailable
+from holdfast.sources.redis_address import RedisAddress
+from holdfast.sources.redis_durability import SYNC_TIMEOUT_MS, Keeping, find_out, not_kept
+from holdfast.sources.redis_layout import Layout
+from holdfast.sources.redis_line import Broken, Command, Line, text_of
+from holdfast.sources.tokens import NOTHING_APPLIED, unknown
+
+log = logging.getLogger("holdfast.sources")
+
+
+class Server:
+    """One server, for one index. Not for use from several threads at once."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self.address = address.shown
+        self.layout = Layout(address)
+        self.keeping: Keeping | None = None
+        self._at = address
+        self._line: Line | None = None
+        self._verified: Line | None = None
+        self._closed = False
+
+    def line(self) -> Line:
+        """The connection, made if there is none."""
+        if self._closed:
+            raise Invalid("The index was closed.", code="index.closed", about=self.address, next_step="open it again")
+        if self._line is None:
+            self._line = Line(self._at)
+        return self._line
+
+    def verified_line(self) -> Line:
+        """A connection to a server that keeps what it acknowledges: one that was started anew may have changed."""
+        line = self.line()
+        if line is not self._verified:
+            found = find_out(line, self._at.durability)
+            if not found.kept and self._at.durability != "none":
+                raise not_kept(found.words, self.address)
+            if not found.kept and self.keeping != found:
+                log.warning("%s: the server may lose commits that it has acknowledged: %s.", self.address, found.words)
+            self._verified, self.keeping = line, found
+        return line
+
+    def drop_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def close(self) -> None:
+        self._closed = True
+        self.drop_line()
+
+    def ask(self, *commands: Command) -> list[Any]:
+        """Replies to commands that read; sent once more if the connection is broken."""
+        with self.translated("reading"):
+            try:
+                return checked(self.line().ask(*commands))
+            except Broken:
+                self.drop_line()
+            return checked(self.line().ask(*commands))
+
+    def sync(self) -> list[Command]:
+        """What is sent after EXEC, so that the reply comes when it is on disk."""
+        is_asked = self.keeping is not None and self.keeping.kept and self.keeping.has_waitaof
+        return [["WAITAOF", 1, 0, SYNC_TIMEOUT_MS]] if is_asked else []
+
+    def check_synced(self, replies: list[Any]) -> None:
+        """Of what `sync` sent."""
+        for reply in replies:
+            if isinstance(reply, redis.ResponseError) or not reply[0]:
+                why = text_of(reply) if isinstance(reply, redis.ResponseError) else "its disk is too slow."
+                raise unknown(self.address, f"it is in force, but the server does not say that it is on disk: {why}")
+
+    @contextlib.contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Raise our own errors instead of redis-py's, for what has applied nothing."""
+        try:
+            yield
+        except Broken as error:
+            self.drop_line()
+            self._unavailable(doing, str(error))
+        except redis.RedisError as error:
+            self.drop_line()  # a transaction may be half queued
+            text = text_of(error)
+            if isinstance(error, AuthenticationError | NoPermissionError) or "NOAUTH" in text:
+                raise Invalid(
+                    f"The server denies {doing}: {text}",
+                    code="index.denied",
+                    about=self.address,
+                    unchanged=NOTHING_APPLIED,
+                    next_step=f"check user and password, and that the user may read and write {self.layout.pattern}",
+                ) from None
+            if "WRONGTYPE" in text:
+                raise self.layout.wrong_type(self.address) from None
+            self._unavailable(doing, text)
+
+    def _unavailable(self, doing: str, text: str) -> NoReturn:
+        raise Unavailable(
+            f"The server failed while {doing}: {text}",
+            code="index.unavailable",
+            about=self.address,
+            unchanged=NOTHING_APPLIED,
+            next_step="check that the server runs, has memory left and takes writes; then try again",
+        ) from None
+
+
+def checked(replies: list[Any]) -> list[Any]:
+    """The replies, if none of them is an error."""
+    for reply in replies:
+        if isinstance(reply, redis.ResponseError):
+            raise reply
+    return replies

@@ -1,0 +1,232 @@
+"""In a SQLite database: the embedded default.
+
+Durable by write-ahead log with full synchronisation: a commit is on disk when it returns. Reads have connections of
+their own, so that they see what is committed and never wait for the session that is being written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sqlite3
+import weakref
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+from holdfast.errors import Invalid
+from holdfast.sources import sqlite_errors
+from holdfast.sources.backend import Change, Space
+from holdfast.sources.ownership import FileLock, make_directories, sync_directory
+from holdfast.steps import step
+
+APPLICATION_ID = 0x48664978  # "HfIx", in the file's header: told from other people's databases
+SCHEMA = 1
+PATIENCE = 5.0
+"""How many seconds to wait for a lock that somebody other than Holdfast has on the file."""
+_IDLE_READERS = 4
+READ: dict[Space, str] = {
+    "meta": "SELECT value FROM meta WHERE key = ?",
+    "results": "SELECT value FROM results WHERE key = ?",
+}
+SCAN: dict[Space, str] = {
+    "meta": "SELECT key, value FROM meta WHERE key >= ? ORDER BY key",
+    "results": "SELECT key, value FROM results WHERE key >= ? ORDER BY key",
+}
+# Changes go in as they are: the numbers pass over the first member, which is the space, and name the last one always.
+_PUT: dict[Space, str] = {
+    "meta": "INSERT INTO meta VALUES (?2, ?3) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    "results": "INSERT INTO results VALUES (?2, ?3) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+}
+_DELETE: dict[Space, str] = {
+    "meta": "DELETE FROM meta WHERE key = ?2 AND ?3 IS NULL",
+    "results": "DELETE FROM results WHERE key = ?2 AND ?3 IS NULL",
+}
+
+
+class SqliteBackend:
+    """A database file, with its log and a lock file beside it.
+
+    Guarantees: one process has it open at a time, whatever links lead to it; file and directory entry are durable.
+    Does not guarantee: anything on a network file system, which has no shared memory for SQLite's log.
+    """
+
+    is_persistent = True
+
+    def __init__(self, path: str) -> None:
+        self.address = f"sqlite://{quote(path)}"
+        self._path = os.path.realpath(path)
+        self._writer: sqlite3.Connection | None = None
+        self._readers: list[sqlite3.Connection] = []  # idle ones
+        self._all_readers: set[sqlite3.Connection] = set()
+        self._is_lost: str | None = None
+        make_directories(os.path.dirname(self._path), self.address)
+        self._lock = FileLock(self._path + ".lock", self.address)
+        try:
+            with self._errors_explained():
+                self._writer = self._connect()
+                self._prepare(self._writer)
+            # Each time, since the process that made the file may have died before it came to this.
+            sync_directory(os.path.dirname(self._path), self.address)
+        except BaseException:
+            self.close()
+            raise
+        _open.add(self)
+
+    def read(self, space: Space, key: bytes) -> bytes | None:
+        with self._reader() as reader, self._errors_explained():
+            row = reader.execute(READ[space], (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def scan(self, space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._reader() as reader, self._errors_explained():
+            rows = reader.execute(SCAN[space], (prefix,))
+            try:
+                for row in rows:
+                    if not row[0].startswith(prefix):
+                        return
+                    yield row
+            finally:
+                with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile, with the whole index
+                    rows.close()
+
+    def write(self, changes: Sequence[Change]) -> None:
+        writer = self._usable_writer()
+        with self._errors_explained():
+            if not writer.in_transaction:
+                writer.execute("BEGIN IMMEDIATE")
+            for space, is_removal, run in _runs(changes):
+                writer.executemany((_DELETE if is_removal else _PUT)[space], run)
+
+    def commit(self) -> None:
+        writer = self._usable_writer()
+        if not writer.in_transaction:
+            return
+        try:
+            writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            explained = sqlite_errors.of_commit(error, self.address)
+            if sqlite_errors.may_have_happened(error):
+                self._is_lost = str(error)
+            self.rollback()
+            raise explained from error
+        except BaseException:
+            self.rollback()
+            raise
+
+    def rollback(self) -> None:
+        writer = self._writer
+        if writer is not None:
+            with contextlib.suppress(sqlite3.Error):
+                writer.rollback()
+
+    def close(self) -> None:
+        _open.discard(self)
+        self.rollback()
+        for connection in [*self._all_readers, self._writer]:
+            if connection is not None:
+                # After a failure of the disk there is nothing that closing could still save.
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+        self._readers, self._all_readers, self._writer = [], set(), None
+        self._lock.close()
+
+    def forget_in_child(self) -> None:
+        """In a forked child: leave the parent's database alone, for good.
+
+        SQLite's connections must not even be closed there: that would undo the parent's transaction in the memory that
+        both share.
+        """
+        for connection in [*self._all_readers, self._writer]:
+            ctypes.pythonapi.Py_IncRef(
+                ctypes.py_object(connection)
+            )  # so that not even the end of the process closes it
+        self._readers, self._all_readers, self._writer = [], set(), None
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, PATIENCE, isolation_level=None, check_same_thread=False)
+
+    def _prepare(self, writer: sqlite3.Connection) -> None:
+        tables = writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        application = writer.execute("PRAGMA application_id").fetchone()[0]
+        version = writer.execute("PRAGMA user_version").fetchone()[0]
+        if tables and application != APPLICATION_ID:
+            raise sqlite_errors.foreign(self.address)
+        if version > SCHEMA:
+            raise sqlite_errors.newer(self.address, version, SCHEMA)
+        if writer.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise sqlite_errors.no_log(self.address)
+        for setting in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):
+            writer.execute(f"PRAGMA {setting}")
+        if tables:
+            return
+        with step("sqlite.create"):
+            writer.execute("BEGIN IMMEDIATE")
+            for space in READ:
+                columns = "key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL"
+                writer.execute(f"CREATE TABLE {space} ({columns}) WITHOUT ROWID")
+            writer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            writer.execute(f"PRAGMA user_version = {SCHEMA}")
+            writer.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """A connection of one's own: two reads on one would see the older one's moment."""
+        self._usable_writer()
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            with self._errors_explained():
+                reader = self._connect()
+            self._all_readers.add(reader)
+        try:
+            yield reader
+        finally:
+            if reader not in self._all_readers:
+                pass  # closed meanwhile, or the parent's, which is not ours to close
+            elif len(self._readers) < _IDLE_READERS:
+                self._readers.append(reader)
+            else:
+                self._all_readers.discard(reader)
+                reader.close()
+
+    def _usable_writer(self) -> sqlite3.Connection:
+        if self._is_lost is not None:
+            raise sqlite_errors.lost(self.address, self._is_lost)
+        if self._writer is None:
+            raise Invalid(
+                f"{self.address} is closed, or was opened by the process that forked this one.",
+                code="index.closed",
+                about=self.address,
+                unchanged="the index",
+                next_step="open it again, in the process that uses it",
+            )
+        return self._writer
+
+    @contextlib.contextmanager
+    def _errors_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise sqlite_errors.explained(error, self.address) from error
+
+
+def _runs(changes: Sequence[Change]) -> Iterator[tuple[Space, bool, Sequence[Change]]]:
+    """Stretches of changes that one statement does. Order matters: a key may be put and deleted by turns."""
+    start, space, is_removal = 0, changes[0][0], changes[0][2] is None
+    for at, (its_space, _, value) in enumerate(changes):
+        if its_space is not space or (value is None) is not is_removal:
+            yield space, is_removal, changes[start:at]
+            start, space, is_removal = at, its_space, value is None
+    yield space, is_removal, changes[start:] if start else changes
+
+
+_open: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for backend in list(_open):
+        backend.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,26 @@
+"""What every backend of an index must do, as pytest classes to inherit.
+
+    class TestMyBackend(IndexConformance):
+        abilities = IndexAbilities(persistent=True, second_opening="refused")
+
+        @pytest.fixture(autouse=True)
+        def place(self, tmp_path): self.path = tmp_path / "index"
+
+        def open_backend(self): return MyBackend(self.path)
+
+Everything is asked for through an `Index` on the backend, since that is what users rely on; values are damaged through
+the backend itself. No process is killed here: for that, run sessions and resets under `holdfast.testing.crash`.
+"""
+
+from __future__ import annotations
+
+from holdfast.testing.conformance_sources_clearing import ClearingConformance
+from holdfast.testing.conformance_sources_keeping import KeepingConformance
+from holdfast.testing.conformance_sources_sessions import SessionConformance
+from holdfast.testing.conformance_sources_subject import IndexAbilities, IndexUnderTest
+
+__all__ = ["IndexAbilities", "IndexConformance", "IndexUnderTest"]
+
+
+class IndexConformance(SessionConformance, KeepingConformance, ClearingConformance):
+    """Every index, whatever its medium."""

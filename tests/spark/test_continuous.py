@@ -1,0 +1,101 @@
+"""A continuous query: results by key in an index, resumed from where it stands."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast
+from holdfast.errors import Invalid
+from holdfast.sources import SourceCheckpoint
+from holdfast.spark import ContinuousQuery
+from spark.shop import Shop
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ONCE = {"availableNow": True}
+
+
+def totals(orders: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return orders.groupBy("shop").agg(f.sum("amount").alias("total"), f.max("at").alias("last"))
+
+
+class Place:
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark, self.root = spark, root
+        self.shop = Shop(root / "orders")
+        self.url = f"sqlite://{root}/totals.db"
+
+    def run(self, **options: Any) -> ContinuousQuery:
+        query = ContinuousQuery("totals", **{"index": self.url, "key": "shop", **options})
+        self.frame = totals(query.source("orders", self.shop.orders(self.spark)))
+        query.run(self.frame, trigger=ONCE)
+        return query
+
+    def expected(self, minutes: int) -> dict[str, int]:
+        amounts = [(number % 3, minute * 100 + number) for minute in range(minutes) for number in range(12)]
+        return {f"shop-{shop}": sum(amount for one, amount in amounts if one == shop) for shop in range(3)}
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path)
+
+
+def test_results_and_positions_by_key_and_as_a_frame(place: Place) -> None:
+    place.shop.sell(2)
+    query = place.run()
+    assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(2)
+    found = query.get(shop="shop-1")
+    assert found is not None
+    assert found["total"] == place.expected(2)["shop-1"]
+    assert query.get(shop="none") is None
+    assert query.positions()["orders"].source_position == b'{"logOffset":1}'
+    read = query.results(place.frame)
+    assert read.schema.simpleString() == place.frame.schema.simpleString()
+    assert {row["shop"]: row["total"] for row in read.collect()} == place.expected(2)
+    assert read.agg({"last": "max"}).first()[0].second == 11
+
+
+def test_it_resumes_with_and_without_sparks_directory(place: Place) -> None:
+    place.shop.sell(1)
+    place.run()
+    place.shop.sell(1)
+    query = place.run()
+    before = query.positions()["orders"].sequence
+    shutil.rmtree(query.pipeline.workdir.home)
+    place.run()
+    assert query.positions()["orders"].sequence == before
+    place.shop.sell(1)
+    query = place.run()
+    assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(3)
+    assert query.positions()["orders"].source_position == b'{"logOffset":2}'
+
+
+def test_a_volatile_index_starts_over(place: Place) -> None:
+    place.shop.sell(2)
+    for _ in range(2):
+        query = place.run(index="memory://")
+        assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(2)
+        assert query.results(place.frame).count() == 3
+        with pytest.raises(Invalid, match="start over"):
+            query.run(place.frame, trigger=ONCE)
+
+
+def test_an_opened_index_is_used_and_left_open(place: Place) -> None:
+    place.shop.sell(1)
+    with holdfast.open_index(place.url) as index:
+        query = place.run(index=index, checkpoints=place.root / "checkpoints")
+        assert index.checkpoints.read_checkpoint("orders") == SourceCheckpoint(1, b'{"logOffset":0}')
+        assert query.get(shop="shop-0") is not None
+
+
+def test_an_index_on_a_server_needs_a_place_for_checkpoints() -> None:
+    with pytest.raises(Invalid, match="no place for checkpoints"):
+        ContinuousQuery("totals", index="redis://localhost/0?index=x", key="shop")
