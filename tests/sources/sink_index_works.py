@@ -1,0 +1,19 @@
+"""What the crash tests of the index sink run in processes that are killed. No Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.parquet  # noqa: F401 - once here, rather than in each process that is forked from this one
+
+import holdfast.sources.postgres
+import holdfast.sources.redis
+import holdfast.sources.rocksdb
+import holdfast.sources.sqlite  # noqa: F401 - the same
+from holdfast.sinks import Delivery, IndexSink
+from holdfast.testing.crash import Acknowledge
+
+
+def commit(acknowledge: Acknowledge, url: str, area: str, descriptor: dict[str, Any], lineage: int, epoch: int) -> None:
+    IndexSink(url, "id", staging=area).commit(descriptor, Delivery("orders", "out", lineage, epoch, 1))
+    acknowledge("committed")
