@@ -7,14 +7,21 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from bench import counting, epochs, saving, sources, state
+from bench import counting, epochs, indexing, saving, sources, state
 
 
 def main() -> int:
     table = Table(
         "what", "measured", "must reach", "", "detail", title="Holdfast benchmarks, each a comparison in one run"
     )
-    parts = {"saving": saving, "state": state, "counting": counting, "epochs": epochs, "sources": sources}
+    parts = {
+        "saving": saving,
+        "state": state,
+        "counting": counting,
+        "epochs": epochs,
+        "sources": sources,
+        "indexing": indexing,
+    }
     unknown = [name for name in sys.argv[1:] if name not in parts]
     if unknown:
         print(f"There is no benchmark {unknown[0]!r}: {', '.join(parts)}.", file=sys.stderr)

@@ -25,7 +25,7 @@ KEYS = 20_000
 
 
 def rows() -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder, _session(Path(folder)) as spark:
+    with tempfile.TemporaryDirectory() as folder, session(Path(folder)) as spark:
         for partitions, rounds in ((4, 15), (50, 8)):
             yield _one_sink(spark, Path(folder, f"one-{partitions}"), partitions, rounds)
         yield _two_sinks(spark, Path(folder, "two"))
@@ -37,7 +37,7 @@ def rows() -> Iterator[Row]:
 
 
 @contextmanager
-def _session(place: Path) -> Iterator[Any]:
+def session(place: Path) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -60,38 +60,29 @@ def _session(place: Path) -> Iterator[Any]:
     spark.stop()
 
 
-class Contender:
+class Epochs:
     """A query over files of its own that runs one epoch when it is given one more file."""
 
-    def __init__(self, spark: Any, root: Path, partitions: int, *, sinks: int, is_ours: bool) -> None:
-        from pyspark.sql import functions as f
-
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self._input = root / "in"
-        self._input.mkdir(parents=True)
+        self.input = root / "in"
+        self.input.mkdir(parents=True)
         self._fed = 0
         self.feed()
-        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        stream = spark.readStream.schema("key int, amount int").option("maxFilesPerTrigger", 1).json(str(self._input))
-        frame = stream.groupBy("key").agg(f.sum("amount").alias("total"))
-        trigger = {"processingTime": "0 seconds"}
-        if is_ours:
-            pipeline = Pipeline("bench", checkpoints=str(root / "store"))
-            for number in range(sinks):
-                pipeline.sink(f"files-{number}", FileSink(root / f"out-{number}"))
-            self._run: Any = pipeline.start(frame, output_mode="update", trigger=trigger)
-            self.query = self._run._attempt.query
-        else:
-            writer = frame.writeStream.foreachBatch(_plain(root, sinks)).outputMode("update")
-            self.query = writer.option("checkpointLocation", str(root / "workdir")).trigger(**trigger).start()
-            self._run = None
+
+    def lines(self, number: int) -> Iterator[str]:
+        """What the file of one epoch holds."""
+        raise NotImplementedError
+
+    def follow(self, query: Any, stop: Callable[[], object]) -> None:
+        """The query that reads the files, once it has been started."""
+        self.query, self.close = query, stop
         self._await(0)
 
     def feed(self) -> None:
-        lines = [json.dumps({"key": (n * 7919 + self._fed) % KEYS, "amount": n}) for n in range(4000)]
-        hidden = self._input / f".{self._fed:06}"
-        hidden.write_text("\n".join(lines) + "\n")
-        os.rename(hidden, self._input / f"{self._fed:06}.json")
+        hidden = self.input / f".{self._fed:06}"
+        hidden.write_text("\n".join(self.lines(self._fed)) + "\n")
+        os.rename(hidden, self.input / f"{self._fed:06}.json")
         self._fed += 1
 
     def epoch(self) -> float:
@@ -109,8 +100,31 @@ class Contender:
                 raise failure
             time.sleep(0.01)
 
-    def close(self) -> None:
-        self._run.stop() if self._run else self.query.stop()
+
+class Contender(Epochs):
+    """Sums by key into files, with Holdfast or with nothing but `foreachBatch`."""
+
+    def __init__(self, spark: Any, root: Path, partitions: int, *, sinks: int, is_ours: bool) -> None:
+        from pyspark.sql import functions as f
+
+        super().__init__(root)
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        stream = spark.readStream.schema("key int, amount int").option("maxFilesPerTrigger", 1).json(str(self.input))
+        frame = stream.groupBy("key").agg(f.sum("amount").alias("total"))
+        trigger = {"processingTime": "0 seconds"}
+        if is_ours:
+            pipeline = Pipeline("bench", checkpoints=str(root / "store"))
+            for number in range(sinks):
+                pipeline.sink(f"files-{number}", FileSink(root / f"out-{number}"))
+            run: Any = pipeline.start(frame, output_mode="update", trigger=trigger)
+            self.follow(run._attempt.query, run.stop)
+        else:
+            writer = frame.writeStream.foreachBatch(_plain(root, sinks)).outputMode("update")
+            query = writer.option("checkpointLocation", str(root / "workdir")).trigger(**trigger).start()
+            self.follow(query, query.stop)
+
+    def lines(self, number: int) -> Iterator[str]:
+        return (json.dumps({"key": (n * 7919 + number) % KEYS, "amount": n}) for n in range(4000))
 
 
 def _plain(root: Path, sinks: int) -> Callable[[Any, int], None]:
