@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast.errors import Invalid
+from holdfast.errors import Corrupt, Invalid
 from holdfast.sources import SourceCheckpoint
 from holdfast.spark import ContinuousQuery
 from spark.shop import Shop
@@ -99,3 +99,17 @@ def test_an_opened_index_is_used_and_left_open(place: Place) -> None:
 def test_an_index_on_a_server_needs_a_place_for_checkpoints() -> None:
     with pytest.raises(Invalid, match="no place for checkpoints"):
         ContinuousQuery("totals", index="redis://localhost/0?index=x", key="shop")
+
+
+def test_without_its_checkpoints_it_stops_or_starts_over_as_told(place: Place) -> None:
+    place.shop.sell(2)
+    query = place.run()
+    shutil.rmtree(place.root / "totals.db.checkpoints")
+    place.shop.sell(1)
+    with pytest.raises(Corrupt) as stopped:
+        place.run()
+    assert stopped.value.code == "sink.ahead"
+    assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(2)
+    query = place.run(recovery="reset")
+    assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(3)
+    assert query.positions()["orders"].sequence == 3

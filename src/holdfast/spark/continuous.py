@@ -8,18 +8,19 @@ query.get(shop="shop-1")
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from holdfast.epochs.epoch import Operator
 from holdfast.epochs.recovery import OnChange
-from holdfast.errors import Invalid
+from holdfast.errors import Corrupt, Invalid
 from holdfast.sinks import IndexSink
 from holdfast.sinks.index.rows import decoded, key_bytes
 from holdfast.sources import Index, SourceCheckpoint
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SINK = "results"
+CANNOT_RESUME = {"sink.ahead", "store.lost"}
+log = logging.getLogger("holdfast.spark")
+T = TypeVar("T")
 
 
 class ContinuousQuery:
@@ -38,6 +42,9 @@ class ContinuousQuery:
 
     `index` is an address or an opened index; `key` names the columns that identify a row, `delete` a boolean column
     that says which rows remove theirs. Checkpoints and workdir lie beside an index on disk unless they are given.
+
+    `recovery` says what to do when the query cannot resume from where the index stands, because its checkpoints are
+    gone: "strict" stops and says so, "reset" empties the index and starts over, once per run.
 
     Guarantees: results and the positions of the sources change together, once per epoch. A persistent index resumes
     where it stands, also when Spark's own directory is gone. A volatile one starts over with every run, empty.
@@ -53,7 +60,11 @@ class ContinuousQuery:
         checkpoints: str | os.PathLike[str] | None = None,
         workdir: str | os.PathLike[str] | None = None,
         on_change: OnChange = "fail",
+        recovery: Literal["strict", "reset"] = "strict",
     ) -> None:
+        if recovery not in ("strict", "reset"):
+            raise Invalid(f"recovery is 'strict' or 'reset', not {recovery!r}.", code="query.recovery")
+        self._recovery = recovery
         self._sink = IndexSink(index, key, delete=delete)
         if not self._sink.is_persistent:
             checkpoints, workdir = tempfile.mkdtemp(prefix="holdfast-volatile-"), None
@@ -88,12 +99,12 @@ class ContinuousQuery:
     def run(self, frame: DataFrame, *, output_mode: str = "update", trigger: Mapping[str, Any] | None = None) -> None:
         """Run until the query ends by itself or is asked to stop."""
         self._start_over_if_volatile()
-        self.pipeline.run(frame, output_mode=output_mode, trigger=trigger)
+        self._recovering(lambda: self.pipeline.run(frame, output_mode=output_mode, trigger=trigger))
 
     def start(self, frame: DataFrame, *, output_mode: str = "update", trigger: Mapping[str, Any] | None = None) -> Run:
         """Start it and return a handle with `stop()` and `await_termination()`."""
         self._start_over_if_volatile()
-        return self.pipeline.start(frame, output_mode=output_mode, trigger=trigger)
+        return self._recovering(lambda: self.pipeline.start(frame, output_mode=output_mode, trigger=trigger))
 
     def get(self, **key: Any) -> dict[str, Any] | None:
         """The row with this key, as the index has it now: texts for times and dates. None if there is none."""
@@ -119,6 +130,19 @@ class ContinuousQuery:
 
         stored = StructType([field for field in like.schema.fields if field.name != self._sink.delete])
         return decoded(self._documents(like.sparkSession), stored)
+
+    def _recovering(self, go: Callable[[], T]) -> T:
+        """Start; where that cannot resume and may start over, empty everything first."""
+        try:
+            return go()
+        except Corrupt as error:
+            if self._recovery != "reset" or error.code not in CANNOT_RESUME:
+                raise
+            log.warning("%s starts over with an empty index: %s", self.pipeline.name, error.message)
+        with self._sink.opened() as index:
+            index.reset()
+        self.pipeline.workdir.discard()
+        return go()
 
     def _documents(self, spark: SparkSession) -> DataFrame:
         if self._sink.is_persistent:

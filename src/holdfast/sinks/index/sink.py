@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 14
 DONE = "_SUCCESS"
+STAGED_AS = {"parquet.enable.dictionary": "false"}
+"""Hardly any key or value is there twice."""
 PATIENCE = 20.0
 """Seconds to wait for an index that somebody else has open."""
 
@@ -135,7 +137,7 @@ class IndexSink:
         unchanged = "everything that readers see"
         with disk_errors_explained(self._area.root, unchanged), self._area.new(delivery) as name:
             path = self._area.path(name)
-            write_rows(encoded(frame, self.key, self.delete), path, "parquet")
+            write_rows(encoded(frame, self.key, self.delete), path, "parquet", options=STAGED_AS)
             with step("index.check-keys"):
                 self._check_keys(path, frame)
             self._area.seal(name)
