@@ -10,7 +10,7 @@ import pytest
 from sink_places import staged_in
 
 import holdfast
-from holdfast.errors import Invalid
+from holdfast.errors import Corrupt, Invalid
 from holdfast.sinks import IndexSink, RowsRefused, Standing
 from holdfast.sources import SourceCheckpoint
 from holdfast.testing.conformance_sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
@@ -78,6 +78,17 @@ class TestSqlite(IndexPlace):
         assert self.sink.recover(delivery(1, lineage=1), None) == Standing(1, 1)
         self.deliver(A, delivery(8))  # of a driver that has slept through it
         assert self.rows() == C
+
+    def test_emptied_under_a_driver_at_work(self) -> None:
+        self.deliver(A, delivery(1))
+        with holdfast.open_index(self.url) as index:
+            index.reset()
+            index.checkpoints.clear_checkpoints()
+        descriptor = self.stage(B, delivery(2))
+        with pytest.raises(Corrupt) as stopped:
+            self.sink.commit(descriptor, delivery(2))
+        assert stopped.value.code == "sink.set-back"
+        assert self.rows() == []
 
     @pytest.mark.parametrize("rows", [[(1, "a"), (1, "b")], [(None, "a")]])
     def test_ambiguous_keys_are_refused_when_staged(self, rows: list[Row]) -> None:

@@ -32,6 +32,7 @@ VERBS = {
     "recover": "Find the checkpoint to resume from, and repair 'latest'.",
     "prune": "Remove old checkpoints.",
     "gc": "Remove what no checkpoint owns.",
+    "sources": "List the sources of an index, or clear them.",
 }
 
 HELP = """Run a pipeline; look at, verify, repair and clean up its checkpoints.
@@ -51,6 +52,7 @@ Examples:
   holdfast recover /data/orders --dry-run           which checkpoint can be trusted
   holdfast prune /data/orders --keep 10 --dry-run   what would go
   holdfast gc /data/orders --older-than 1h          sweep what crashes left behind
+  holdfast sources sqlite:///data/turnover.db       how far an index has read its sources
 
 \b
 Exit codes:

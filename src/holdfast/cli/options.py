@@ -103,7 +103,7 @@ def on_store(verb: Verb) -> Verb:
         **parameters: Any,
     ) -> int:
         output = choose_output(click.get_current_context().info_name or "", as_json)
-        with _log_as_notes(output, debug):
+        with log_as_notes(output, debug):
             opened: Opened = open_existing(url, layout=layout, options=dict(settings))
             return verb(opened, output, **parameters)
 
@@ -129,7 +129,7 @@ class _ToNotes(logging.Handler):
 
 
 @contextlib.contextmanager
-def _log_as_notes(output: Output, debug: bool) -> Iterator[None]:
+def log_as_notes(output: Output, debug: bool) -> Iterator[None]:
     log = logging.getLogger("holdfast")
     handler = _ToNotes(output)
     before = log.level, log.propagate

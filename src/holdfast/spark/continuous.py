@@ -24,7 +24,6 @@ from holdfast.errors import Corrupt, Invalid
 from holdfast.sinks import IndexSink
 from holdfast.sinks.index.rows import decoded, key_bytes
 from holdfast.sources import Index, SourceCheckpoint
-from holdfast.spark.index_source import read_index
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.running import Run
 
@@ -146,6 +145,8 @@ class ContinuousQuery:
 
     def _documents(self, spark: SparkSession) -> DataFrame:
         if self._sink.is_persistent:
+            from holdfast.spark.index_source import read_index
+
             return read_index(spark, self._sink.url)
         with self._sink.read() as index:
             rows = [(bytearray(key), bytearray(value)) for key, value in index.results.scan(b"")]

@@ -10,7 +10,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.objects.address import without_secrets
 from holdfast.sinks.durable import disk_errors_explained
 from holdfast.sinks.index.keys import look_at_keys
@@ -73,6 +73,7 @@ class IndexSink:
         beside = self.beside("staging")
         self._has_shared_staging = staging is not None or beside is not None
         self._area = StagingArea(local_path(staging or beside or _of_this_user(self.address), kind="staging"))
+        self._seen: int | None = None
         self.guarantee = "exactly-once"
 
     def describe(self) -> dict[str, Any]:
@@ -149,10 +150,12 @@ class IndexSink:
         with disk_errors_explained(self._area.root, f"{delivery} is still to be committed"):
             with self.opened() as index:
                 known = _newest(index)
+                self._check_not_set_back(known)
                 if known is None or known < sequence:
                     files = self._staged_files(name, delivery)
                     self._make_ours(index, known, delivery)
                     self._apply(index, files, sequence, descriptor["positions"])
+                    self._seen = sequence
             self._area.remove_leftovers(delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
@@ -163,7 +166,7 @@ class IndexSink:
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
         with self.opened() as index:
             self._check_ours(index, delivery)
-            known = _newest(index)
+            self._seen = known = _newest(index)
         with disk_errors_explained(self._area.root, "everything that readers see"):
             self._area.sweep(delivery, keep)
         if known is None:
@@ -209,6 +212,18 @@ class IndexSink:
                 about=self.address,
                 unchanged="the index",
                 next_step="give this sink an index of its own",
+            )
+
+    def _check_not_set_back(self, known: int | None) -> None:
+        """It was emptied, or put back from a copy, under a driver that is at work: rows are missing in between."""
+        if self._seen is not None and (known is None or known < self._seen):
+            lineage, epoch = epoch_of(self._seen)
+            raise Corrupt(
+                f"The index had epoch {epoch} of lineage {lineage} and does not have it any more.",
+                code="sink.set-back",
+                about=self.address,
+                unchanged="the index",
+                next_step="restore the index; or start the pipeline again, and see what it says",
             )
 
     def _hash(self, delivery: Delivery) -> int:
