@@ -41,14 +41,16 @@ class CutLine:
         for thread in self._threads:
             thread.join()
 
-    def deliver(self) -> bytes:
-        """Let the requests that are late arrive now; what the server said to the last one."""
+    def deliver(self, until: bytes | None = None) -> bytes:
+        """Let the requests that are late arrive now; what the server says to the last one, until this or its end."""
         answer = b""
         for server, request in self._kept:
             server.settimeout(10)
+            answer = b""
             with contextlib.suppress(ConnectionError):  # the server may have hung up
                 server.sendall(request)
-                answer = server.recv(65536)
+                while (until is None or until not in answer) and (said := server.recv(65536)):
+                    answer += said
         return answer
 
     def _start(self, function: object, *arguments: object) -> None:

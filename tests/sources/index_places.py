@@ -18,6 +18,8 @@ class Place(NamedTuple):
     abilities: IndexAbilities
     fresh: Callable[[pytest.FixtureRequest], str]
     """The address of an index that does not exist yet, another one with each call."""
+    examples: int = 15
+    """Of what is made up at random: few where each takes long."""
 
 
 def _new_path(request: pytest.FixtureRequest) -> str:
@@ -27,11 +29,14 @@ def _new_path(request: pytest.FixtureRequest) -> str:
 
 PLACES = {
     "memory": Place(
-        IndexAbilities(persistent=False, second_opening="refused"), lambda _: f"memory://{uuid.uuid4().hex}"
+        IndexAbilities(persistent=False, second_opening="refused"),
+        lambda _: f"memory://{uuid.uuid4().hex}",
+        examples=60,
     ),
     "sqlite": Place(
         IndexAbilities(persistent=True, second_opening="refused"),
         lambda request: f"sqlite://{_new_path(request)}/index.db",
+        examples=30,
     ),
     "rocksdb": Place(
         IndexAbilities(persistent=True, second_opening="refused"),

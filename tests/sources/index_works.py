@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import holdfast.sources.postgres
+import holdfast.sources.redis
+import holdfast.sources.rocksdb  # noqa: F401 - before the fork, not in each of a hundred processes
 from holdfast.sources import Index, SourceCheckpoint, open_index, resetting, sessions
 from holdfast.testing.crash import Acknowledge
 
@@ -45,12 +48,12 @@ def session(number: int, size: int) -> Callable[[Index], object]:
 MILESTONES: list[Callable[[Index], object]] = [
     lambda index: index.configure(1),
     session(1, 3),
-    session(2, 30),
+    session(2, 18),
     session(3, 5),
     lambda index: index.checkpoints.pass_over("a", 3, b"further", "log was cut"),
     lambda index: index.configure(2, on_change="accept"),
     lambda index: index.configure(3, on_change="reset"),
-    session(4, 20),
+    session(4, 10),
     lambda index: index.checkpoints.clear_checkpoints(),
     lambda index: index.reset(5),
     session(5, 2),

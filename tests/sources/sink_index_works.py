@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow.parquet  # noqa: F401 - once here, rather than in each process that is forked from this one
-
 import holdfast.sources.postgres
 import holdfast.sources.redis
 import holdfast.sources.rocksdb
-import holdfast.sources.sqlite  # noqa: F401 - the same
+import holdfast.sources.sqlite  # noqa: F401 - once here, rather than in each process that is forked from this one
 from holdfast.sinks import Delivery, IndexSink
 from holdfast.testing.crash import Acknowledge
 

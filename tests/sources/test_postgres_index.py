@@ -14,11 +14,12 @@ import pytest
 from cut_lines import CutLine
 from psycopg import sql
 
-from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, OutcomeUnknown, Unavailable
 from holdfast.sources import postgres as subject
-from holdfast.sources import postgres_tables
+from holdfast.sources import postgres_reading, postgres_tables
 from holdfast.sources.backend import Change
 from holdfast.sources.postgres import PostgresBackend
+from holdfast.sources.postgres_looking import PostgresLooker
 from holdfast.sources.postgres_server import connect, parse
 from holdfast.testing.postgres import PASSWORD, PostgresServer
 
@@ -277,7 +278,7 @@ def test_interrupted_while_waiting_for_the_reply(url: str, monkeypatch: pytest.M
 
 def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "CHUNK", 10_000)
-    monkeypatch.setattr(subject, "PAGE", 7)
+    monkeypatch.setattr(postgres_reading, "PAGE", 7)
     with opened(url) as backend:
         expected: dict[bytes, bytes] = {}
         for turn in range(20):
@@ -299,7 +300,7 @@ def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkey
 
 
 def test_scan_is_of_one_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "PAGE", 7)
+    monkeypatch.setattr(postgres_reading, "PAGE", 7)
     with opened(url) as backend:
         commit(backend, [("results", b"%03d" % key, b"1") for key in range(100)])
         scan, unread = backend.scan("results", b""), backend.scan("results", b"")
@@ -347,6 +348,29 @@ def test_role_that_may_only_use_the_tables(pg_server: PostgresServer) -> None:
     with opened(url) as backend:
         commit(backend, A)
         assert contents(backend) == AFTER_A
+
+
+def test_role_that_may_only_look(pg_server: PostgresServer) -> None:
+    dsn = pg_server.new_database()
+    role = f"role_{uuid.uuid4().hex[:8]}"
+    ask(dsn, f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
+    url = dsn.replace("//postgres:", f"//{role}:") + "&index=i"
+    with pytest.raises(NotFound):
+        PostgresLooker(url)
+    assert ask(dsn, "SELECT to_regnamespace('holdfast')") == [(None,)]
+    with opened(f"{dsn}&index=i") as backend:
+        commit(backend, A)
+        with pytest.raises(Invalid) as caught:
+            PostgresLooker(url)
+        assert caught.value.code == "index.denied"
+        ask(dsn, f"GRANT USAGE ON SCHEMA holdfast TO {role}")
+        ask(dsn, f"GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {role}")
+        looker = PostgresLooker(url)
+        assert [*looker.scan("results", b""), *looker.scan("meta", b"")] == AFTER_A
+        looker.close()
+        commit(backend, B)
+    with pytest.raises(NotFound):
+        PostgresLooker(url.replace("index=i", "index=j"))
 
 
 def test_tables_that_are_gone_and_rows_that_are_older(pg_server: PostgresServer) -> None:

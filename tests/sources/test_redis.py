@@ -13,7 +13,7 @@ import redis
 from cut_lines import CutLine
 
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.sources import redis as subject
+from holdfast.sources import redis_reading
 from holdfast.sources.backend import Change
 from holdfast.sources.redis import RedisBackend
 from holdfast.sources.redis_address import parse
@@ -228,7 +228,7 @@ def test_lost_request_was_not_applied_and_never_will_be(valkey: ValkeyServer, cu
             commit(backend, B)
         assert caught.value.code == "index.not-applied"
         if cut == "late":
-            assert b"*-1\r\n" in cut_line.deliver()  # EXEC was refused
+            assert b"*-1\r\n" in cut_line.deliver(b"*-1\r\n")  # EXEC was refused
         assert contents(backend) == AFTER_A
         commit(backend, B)
         assert contents(backend) == AFTER_B
@@ -392,7 +392,7 @@ def test_session_beyond_the_limit_is_refused_as_a_whole(valkey: ValkeyServer) ->
 
 
 def test_large_session_and_scan_in_pages(valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "PAGE", 7)
+    monkeypatch.setattr(redis_reading, "PAGE", 7)
     with opened(valkey.url()) as backend:
         expected = {b"%05d\xff\x00" % key: bytes(5000) for key in range(5000)}
         commit(backend, [("results", key, value) for key, value in expected.items()])

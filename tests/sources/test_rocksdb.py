@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rocksdict import Options, Rdict
 
-from holdfast.errors import Conflict, Corrupt, Invalid
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.sources.backend import Change
 from holdfast.sources.rocksdb import RocksdbBackend
 from holdfast.sources.rocksdb_directory import MARK, TEXT
+from holdfast.sources.rocksdb_looking import RocksdbLooker
 
 
 @pytest.fixture
@@ -243,3 +245,62 @@ def test_disk_that_takes_no_more(path: str) -> None:
     assert done.stdout.split() == [*["index.unavailable", "10"] * 2, "index.outcome-unknown"], done.stderr
     assert done.returncode == 0, done.stderr
     assert count(path) == 30
+
+
+# Looking.
+
+
+def test_looking_writes_nothing_there(backend: RocksdbBackend, path: str) -> None:
+    commit(backend, puts(1))
+    backend.close()
+    before = {file.name: file.stat().st_mtime_ns for file in Path(path).iterdir()}
+    looker = RocksdbLooker(path)
+    assert sum(1 for _ in looker.scan("results", b"")) == 100
+    looker.close()
+    with pytest.raises(Invalid):
+        looker.read("results", b"a")
+    assert {file.name: file.stat().st_mtime_ns for file in Path(path).iterdir()} == before
+
+
+def test_looking_while_logs_become_tables_and_tables_are_replaced(backend: RocksdbBackend, path: str) -> None:
+    """Each look sees at least what was committed when it began, and goes on to, whatever becomes of the files."""
+    committed = 0
+    is_over = threading.Event()
+
+    def write_on() -> None:
+        nonlocal committed
+        while not is_over.wait(0.005):  # or a look would never come between
+            commit(backend, [("results", b"number", b"%d" % (committed + 1))])
+            committed += 1
+            if committed % 5 == 0:
+                backend._opened().raw.flush()
+
+    thread = threading.Thread(target=write_on)
+    thread.start()
+    try:
+        for _ in range(50):
+            before = committed
+            looker = RocksdbLooker(path)
+            found = looker.read("results", b"number")
+            assert int(found or b"0") >= before
+            assert list(looker.scan("results", b"")) == ([(b"number", found)] if found else [])
+            looker.close()
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("left", [None, b"", TEXT[:10], TEXT])
+def test_looking_at_what_a_crash_left_of_a_new_index(path: str, left: bytes | None) -> None:
+    os.makedirs(path)
+    if left is not None:
+        Path(path, MARK).write_bytes(left)
+    with pytest.raises(NotFound):
+        RocksdbLooker(path)
+
+
+def test_looking_at_something_else(tmp_path: Path) -> None:
+    (tmp_path / MARK).write_bytes(b"Holdfast index, RocksDB, layout 2\n")
+    with pytest.raises(Invalid) as caught:
+        RocksdbLooker(str(tmp_path))
+    assert caught.value.code == "index.not-ours"

@@ -18,7 +18,6 @@ from holdfast.testing.valkey import valkey_server
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-KILLS = 12
 SIZE = 50
 
 
@@ -118,9 +117,10 @@ class Worker:
                 time.sleep(0.01)
 
 
+@pytest.mark.parametrize("kills", [5, pytest.param(60, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("place", [valkey_place, postgres_place], ids=["valkey", "postgres"])
 def test_killed_in_the_middle_of_commits(
-    place: Callable[[], contextlib.AbstractContextManager[tuple[Server, str]]], request: pytest.FixtureRequest
+    place: Callable[[], contextlib.AbstractContextManager[tuple[Server, str]]], kills: int
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -128,7 +128,7 @@ def test_killed_in_the_middle_of_commits(
     with place() as (server, url):
         worker = Worker(url)
         try:
-            for _ in range(KILLS):
+            for _ in range(kills):
                 reached = worker.acknowledged + 3
                 deadline = time.monotonic() + 60
                 while worker.acknowledged < reached and worker.error is None:
@@ -140,7 +140,7 @@ def test_killed_in_the_middle_of_commits(
         finally:
             worker.stop()
         print(worker.acknowledged, worker.failures)
-        assert worker.acknowledged > KILLS
+        assert worker.acknowledged > kills
         assert worker.failures
         with open_index(url) as index:
             assert state(index) == worker.acknowledged

@@ -85,7 +85,8 @@ class SourceCheckpoints:
         key = records.checkpoint_key(check_source_id(source_id))
         sequence, to_position = check_u64("sequence", sequence), check_position(to_position)
         before = self.read_checkpoint(source_id)
-        gap = Gap(source_id, before.source_position if before else None, to_position, self._now(), why[:MOST_WHY])
+        told = why[:MOST_WHY].encode(errors="backslashreplace").decode()  # it may quote a file's name
+        gap = Gap(source_id, before.source_position if before else None, to_position, self._now(), told)
         last = max((records.gap_number(found) for found in self._keys(records.GAPS)), default=0)
         changes: list[Change] = [
             ("meta", records.gap_key(last + 1), records.encode_gap(records.gap_key(last + 1), gap)),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.errors import Corrupt, Invalid
 from holdfast.sources import records, resetting
 from holdfast.sources.arguments import check_u64
 from holdfast.sources.backend import Backend
@@ -126,7 +126,7 @@ class Index:
 
     def close(self) -> None:
         """Roll back what is open and let go of the backend. Fine to call twice."""
-        self._sessions.close(lambda: _closed(self.address))
+        self._sessions.close()
         self._backend.close()
 
     def __enter__(self) -> Index:
@@ -163,13 +163,3 @@ class Index:
         found = records.decode_format(value, self.address)
         if found > records.FORMAT:
             raise records.newer(self.address, f"it has format {found}, this release reads up to {records.FORMAT}")
-
-
-def _closed(address: str) -> HoldfastError:
-    return Invalid(
-        f"{address} is closed.",
-        code="index.closed",
-        about=address,
-        unchanged="the index",
-        next_step="open it again",
-    )

@@ -6,10 +6,10 @@ import contextlib
 import fcntl
 import os
 import socket
-import weakref
 
 from holdfast.errors import Conflict, Unavailable
 from holdfast.objects.disk import PosixDisk
+from holdfast.sources import forks
 
 _disk = PosixDisk()
 
@@ -44,11 +44,11 @@ class FileLock:
         except OSError as error:
             self.close()
             raise _unavailable(error, address) from error
-        _held.add(self)
+        forks.opened(self)
 
     def close(self) -> None:
         """Let go of the lock. Fine to call twice."""
-        _held.discard(self)
+        forks.closed(self)
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -70,6 +70,9 @@ def make_directories(path: str, address: str) -> None:
         missing.append(path)
         path = os.path.dirname(path)
     try:
+        # Whoever made the lowest one that is there may have died before it came to this.
+        with contextlib.suppress(PermissionError):  # above what is ours
+            _disk.sync_directory(os.path.dirname(path))
         for new in reversed(missing):
             with contextlib.suppress(FileExistsError):  # made by somebody else meanwhile: still to be synced
                 _disk.make_directory(new)
@@ -99,14 +102,3 @@ def _unavailable(error: OSError, address: str) -> Unavailable:
 
 def _myself() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}\n"
-
-
-_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for lock in list(_held):
-        lock.forget_in_child()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -15,9 +15,11 @@ import psycopg
 from psycopg.errors import LockNotAvailable
 from psycopg.pq import TransactionStatus
 
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
+from holdfast.errors import Conflict, HoldfastError
 from holdfast.sources import postgres_tables as tables
 from holdfast.sources.pending import Pending
+from holdfast.sources.postgres_arrays import ByteaArray
+from holdfast.sources.postgres_reading import cut_off
 from holdfast.sources.postgres_server import Connection, PostgresAddress, connect, lost, said
 from holdfast.sources.tokens import KEPT, Finding, judge, new_token, not_applied, refusal, unknown
 from holdfast.steps import step
@@ -90,9 +92,14 @@ class Writer:
             self._connection.close()
             self._connection = None
 
+    def cut_off(self) -> None:
+        if self._connection is not None:
+            cut_off(self._connection)
+
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._address)
+            self._connection.execute(tables.NOTICE)
         return self._connection
 
     def _take(self) -> tuple[int, bytes]:
@@ -104,8 +111,7 @@ class Writer:
                 given = {"name": self._address.index, "token": token, "kept": KEPT}
                 found = connection.execute(_OPEN, given).fetchone()
                 assert found is not None
-                if found[1] != tables.LAYOUT:
-                    raise _newer(found[1], self._address.shown)
+                tables.check_layout(found[1], self._address.shown)
         except LockNotAvailable:
             raise self._busy() from None
         return found[0], token
@@ -145,11 +151,12 @@ class Writer:
         for space, changes in pending.changes.items():
             statements = tables.SPACES[space]
             gone = [key for key, value in changes.items() if value is None]
+            puts = {key: value for key, value in changes.items() if value is not None}
             if gone:
-                connection.execute(statements.delete, [self.index_id, gone])
-                changes = {key: value for key, value in changes.items() if value is not None}
-            if changes:
-                connection.execute(statements.put, [self.index_id, list(changes), list(changes.values())])
+                connection.execute(statements.delete, [self.index_id, ByteaArray(gone)])
+            if puts:
+                arguments = [self.index_id, ByteaArray(puts), ByteaArray(puts.values())]
+                connection.execute(statements.put, arguments)
 
     def _check_ours(self) -> None:
         """Refuse if the index is not ours any more; take note if a commit that was interrupted is in force."""
@@ -213,14 +220,3 @@ class Writer:
             next_step="wait for it, or end it: SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = "
             "'holdfast.indexes'::regclass AND pid <> pg_backend_pid()",
         )
-
-
-def _newer(layout: int, address: str) -> HoldfastError:
-    kind = Invalid if layout > tables.LAYOUT else Corrupt
-    return kind(
-        f"The index has layout {layout}; this version reads layout {tables.LAYOUT}.",
-        code="index.newer",
-        about=address,
-        unchanged="the index",
-        next_step="use the version of Holdfast that wrote it, or a later one",
-    )

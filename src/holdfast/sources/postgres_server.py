@@ -15,6 +15,7 @@ import psycopg
 from psycopg import conninfo
 
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
+from holdfast.sources.postgres_arrays import ByteaArray, ByteaArrayDumper
 from holdfast.sources.tokens import NOTHING_APPLIED
 
 _SHOWN = 200  # characters of a server's message
@@ -76,6 +77,7 @@ def connect(address: PostgresAddress) -> Connection:
     connection = psycopg.connect(
         address.dsn, **options, client_encoding="UTF8", autocommit=True, prepare_threshold=None
     )
+    connection.adapters.register_dumper(ByteaArray, ByteaArrayDumper)
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # a rival's token must be seen
     return connection
 

@@ -5,6 +5,7 @@ One table for each space, shared by all indexes: a role is granted them once, an
 
 from __future__ import annotations
 
+from holdfast.errors import Corrupt, Invalid
 from holdfast.sources.backend import Space
 from holdfast.sources.postgres_server import Connection
 from holdfast.steps import step
@@ -52,13 +53,14 @@ SPACES: dict[Space, Statements] = {"meta": Statements("meta"), "results": Statem
 PRELUDE = """
 SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                   WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
-       set_config('lock_timeout', '10s', true),
-       set_config('tcp_keepalives_idle', '30', true),
-       set_config('tcp_keepalives_interval', '10', true),
-       set_config('tcp_keepalives_count', '3', true),
-       pg_backend_pid(), pg_current_xact_id()::text"""
-"""At the start of a transaction: COMMIT returns when it is on disk, whatever the server's default is; nobody is waited
-for longer than ten seconds; and the server notices within a minute that a client is gone, and drops its locks."""
+       set_config('lock_timeout', '10s', true), pg_backend_pid(), pg_current_xact_id()::text"""
+"""At the start of a transaction: COMMIT returns when it is on disk, whatever the server's default is; and nobody is
+waited for longer than ten seconds."""
+NOTICE = """
+SELECT set_config('tcp_keepalives_idle', '30', false), set_config('tcp_keepalives_interval', '10', false),
+       set_config('tcp_keepalives_count', '3', false)"""
+"""Once for a connection: the server notices within a minute that a client is gone, and drops its locks. Where a pooler
+is between the two, noticing is the pooler's."""
 
 TAKE = "UPDATE holdfast.indexes SET token = %s WHERE id = %s AND token = %s"
 LOCKED = "SELECT token, earlier FROM holdfast.indexes WHERE id = %s FOR UPDATE"
@@ -69,12 +71,27 @@ END_TRANSACTION = (
 )
 
 
+ARE_MADE = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) name"
+NAMES = ["holdfast.indexes", "holdfast.index_meta", "holdfast.index_results"]
+FIND = "SELECT id, layout FROM holdfast.indexes WHERE name = %s"
+
+
 def make(connection: Connection) -> None:
     """Make the tables where they are missing; a role that may not make any needs them to be there."""
-    names = ["holdfast.indexes", "holdfast.index_meta", "holdfast.index_results"]
-    found = connection.execute("SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) name", [names])
-    if found.fetchone() == (True,):
+    if connection.execute(ARE_MADE, [NAMES]).fetchone() == (True,):
         return
     with connection.transaction(), step("postgres.tables"):
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])  # IF NOT EXISTS alone fails in a race
         connection.execute(_MAKE)
+
+
+def check_layout(layout: int, address: str) -> None:
+    if layout != LAYOUT:
+        kind = Invalid if layout > LAYOUT else Corrupt
+        raise kind(
+            f"The index has layout {layout}; this version reads layout {LAYOUT}.",
+            code="index.newer",
+            about=address,
+            unchanged="the index",
+            next_step="use the version of Holdfast that wrote it, or a later one",
+        )

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from holdfast.errors import Corrupt, HoldfastError
-from holdfast.sources.backend import Change, Space
+from holdfast.errors import HoldfastError
+from holdfast.sources.backend import Change
 from holdfast.sources.pending import LIMIT, Pending, too_large
-from holdfast.sources.prefixes import end_of
 from holdfast.sources.redis_address import parse
 from holdfast.sources.redis_commit import Committer
-from holdfast.sources.redis_line import Command
+from holdfast.sources.redis_reading import Reader
 from holdfast.sources.redis_server import Server
 
-PAGE = 500
 SETTLE_SECONDS = 30.0
 
 
@@ -36,9 +32,10 @@ class RedisBackend:
     def __init__(self, url: str, *, limit: int = LIMIT, settle_seconds: float = SETTLE_SECONDS) -> None:
         self._server = Server(parse(url))
         self.address = self._server.address
-        self._layout = self._server.layout
+        reader = Reader(self._server)
+        self.read = reader.read
+        self.scan = reader.scan
         self._limit = limit
-        self._lock = threading.RLock()
         self._pending = Pending()
         self._failed: HoldfastError | None = None
         try:
@@ -52,24 +49,6 @@ class RedisBackend:
     def durability(self) -> str:
         """What the server keeps of what it acknowledges: a sentence about it, without the full stop."""
         return self._server.keeping.words if self._server.keeping else ""
-
-    def read(self, space: Space, key: bytes) -> bytes | None:
-        found: bytes | None = self._ask(["HGET", self._layout.values[space], key])[0]
-        return found
-
-    def scan(self, space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        order, values = self._layout.order[space], self._layout.values[space]
-        end = end_of(prefix)
-        start, stop = b"[" + prefix, b"+" if end is None else b"(" + end
-        while keys := self._ask(["ZRANGEBYLEX", order, start, stop, "LIMIT", 0, PAGE])[0]:
-            for key, value in zip(keys, self._ask(["HMGET", values, *keys])[0], strict=True):
-                if value is None:
-                    self._check_removed(space, key)
-                else:
-                    yield key, value
-            if len(keys) < PAGE:
-                return
-            start = b"(" + keys[-1]
 
     def write(self, changes: Sequence[Change]) -> None:
         if self._failed:
@@ -86,7 +65,7 @@ class RedisBackend:
         if failed:
             raise failed
         if pending:
-            with self._lock, self._server.translated("committing"):
+            with self._server.translated("committing"):
                 self._committer.commit(pending)
 
     def rollback(self) -> None:
@@ -95,22 +74,4 @@ class RedisBackend:
 
     def close(self) -> None:
         self.rollback()
-        with self._lock:
-            self._server.close()
-
-    def _ask(self, *commands: Command) -> list[Any]:
-        with self._lock:
-            return self._server.ask(*commands)
-
-    def _check_removed(self, space: Space, key: bytes) -> None:
-        """A key without a value was removed by a commit since it was listed; else the two are at odds."""
-        both = (["ZSCORE", self._layout.order[space], key], ["HEXISTS", self._layout.values[space], key])
-        score, is_there = self._ask(["MULTI"], *both, ["EXEC"])[-1]
-        if score is not None and not is_there:
-            raise Corrupt(
-                f"The key {key[:50]!r} is listed and has no value.",
-                code="index.damaged",
-                about=self.address,
-                unchanged="the index",
-                next_step="reset the index, or restore the server's data",
-            )
+        self._server.close()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.sources import forks
 from holdfast.sources.redis_address import RedisAddress
 from holdfast.sources.redis_durability import SYNC_TIMEOUT_MS, Keeping, find_out, not_kept
 from holdfast.sources.redis_layout import Layout
@@ -21,7 +23,7 @@ log = logging.getLogger("holdfast.sources")
 
 
 class Server:
-    """One server, for one index. Not for use from several threads at once."""
+    """One server, for one index: one connection, for one thread at a time, within `translated`."""
 
     def __init__(self, address: RedisAddress) -> None:
         self.address = address.shown
@@ -31,11 +33,13 @@ class Server:
         self._line: Line | None = None
         self._verified: Line | None = None
         self._closed = False
+        self._lock = threading.RLock()
+        forks.opened(self)
 
     def line(self) -> Line:
         """The connection, made if there is none."""
         if self._closed:
-            raise Invalid("The index was closed.", code="index.closed", about=self.address, next_step="open it again")
+            raise forks.closed_or_forked(self.address)
         if self._line is None:
             self._line = Line(self._at)
         return self._line
@@ -58,8 +62,14 @@ class Server:
             self._line = None
 
     def close(self) -> None:
-        self._closed = True
-        self.drop_line()
+        forks.closed(self)
+        with self._lock:
+            self._closed = True
+            self.drop_line()
+
+    def forget_in_child(self) -> None:
+        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never let go of it here
+        self.close()  # of our copy of the socket: redis-py takes care that the server hears nothing
 
     def ask(self, *commands: Command) -> list[Any]:
         """Replies to commands that read; sent once more if the connection is broken."""
@@ -84,35 +94,41 @@ class Server:
 
     @contextlib.contextmanager
     def translated(self, doing: str) -> Iterator[None]:
-        """Raise our own errors instead of redis-py's, for what has applied nothing."""
-        try:
-            yield
-        except Broken as error:
-            self.drop_line()
-            self._unavailable(doing, str(error))
-        except redis.RedisError as error:
-            self.drop_line()  # a transaction may be half queued
-            text = text_of(error)
-            if isinstance(error, AuthenticationError | NoPermissionError) or "NOAUTH" in text:
-                raise Invalid(
-                    f"The server denies {doing}: {text}",
-                    code="index.denied",
-                    about=self.address,
-                    unchanged=NOTHING_APPLIED,
-                    next_step=f"check user and password, and that the user may read and write {self.layout.pattern}",
-                ) from None
-            if "WRONGTYPE" in text:
-                raise self.layout.wrong_type(self.address) from None
-            self._unavailable(doing, text)
+        """Raise our own errors instead of redis-py's, for what has applied nothing.
 
-    def _unavailable(self, doing: str, text: str) -> NoReturn:
-        raise Unavailable(
+        Whatever else ends it early, as ^C does, ends the connection: it may be within a transaction, or have replies
+        under way that the next command would take for its own.
+        """
+        with self._lock:
+            try:
+                yield
+            except HoldfastError:
+                raise
+            except BaseException as error:
+                self.drop_line()
+                if isinstance(error, Broken | redis.RedisError):
+                    raise self._explained(error, doing) from None
+                raise
+
+    def _explained(self, error: Broken | redis.RedisError, doing: str) -> HoldfastError:
+        text = text_of(error)
+        if isinstance(error, AuthenticationError | NoPermissionError) or "NOAUTH" in text:
+            return Invalid(
+                f"The server denies {doing}: {text}",
+                code="index.denied",
+                about=self.address,
+                unchanged=NOTHING_APPLIED,
+                next_step=f"check user and password, and that the user may read and write {self.layout.pattern}",
+            )
+        if "WRONGTYPE" in text:
+            return self.layout.wrong_type(self.address)
+        return Unavailable(
             f"The server failed while {doing}: {text}",
             code="index.unavailable",
             about=self.address,
             unchanged=NOTHING_APPLIED,
             next_step="check that the server runs, has memory left and takes writes; then try again",
-        ) from None
+        )
 
 
 def checked(replies: list[Any]) -> list[Any]:

@@ -14,11 +14,14 @@ from itertools import islice
 from threading import get_ident
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.sources import forks
 from holdfast.sources.backend import Backend, Change, Space
 from holdfast.steps import step
 
 HELD_CHANGES = 4096
 HELD_BYTES = 4 << 20
+"""Of values that are not small; small ones are bounded by the number of changes."""
+SMALL = 1024
 _BY_A_FAILURE = 1 << 62  # deeper than any block: whoever is inside hears of it
 
 
@@ -34,13 +37,16 @@ class Sessions:
         self._backend = backend
         self._lock = threading.RLock()
         self._depth = 0
-        self._owner = 0
+        self.owner = 0
+        """The thread that has begun the session; 0 if there is none."""
         self._serial = 0
-        self._held: list[Change] = []
+        self.held: list[Change] = []
+        """What the session has changed and the backend does not know yet."""
         self._held_bytes = 0
         self._is_handed_on = False
         self._undone = (0, 0)  # the last session that was rolled back, and at which depth
         self._blocks: dict[int, int] = {}  # thread to the number of `with` blocks that it is in
+        forks.opened(self)
 
     @property
     def is_open(self) -> bool:
@@ -58,7 +64,7 @@ class Sessions:
             if self._depth == 0:
                 self._check_not_undone()
                 self._serial += 1
-                self._owner = get_ident()
+                self.owner = get_ident()
             self._depth += 1
 
     def commit(self) -> None:
@@ -80,7 +86,7 @@ class Sessions:
             if self._depth > 1:
                 self._depth -= 1
                 return
-            serial, held, is_handed_on = self._serial, self._held, self._is_handed_on
+            serial, held, is_handed_on = self._serial, self.held, self._is_handed_on
             self._forget()
             if held or is_handed_on:
                 try:
@@ -124,12 +130,12 @@ class Sessions:
 
     def add(self, space: Space, key: bytes, value: bytes | None) -> None:
         """One change of the session. Without a session: at once in memory, `Invalid` where commits last."""
-        if self._depth and self._owner == get_ident():
-            held = self._held
-            held.append((space, key, value))
-            self._held_bytes += len(key) if value is None else len(key) + len(value)
-            if self._held_bytes >= HELD_BYTES or len(held) >= HELD_CHANGES:
-                self._hand_on()
+        if self.owner == get_ident():
+            self.held.append((space, key, value))
+            if value is not None and len(value) > SMALL:
+                self._held_bytes += len(value)
+            if self._held_bytes >= HELD_BYTES or len(self.held) >= HELD_CHANGES:
+                self.hand_on()
             return
         with self._lock:
             self.check_usable()
@@ -164,12 +170,18 @@ class Sessions:
                     self._backend.write(chunk)
                 self._backend.commit()
 
-    def close(self, refusal: Callable[[], HoldfastError]) -> None:
+    def close(self) -> None:
         """Undo what is open and refuse everything from now on. From any thread."""
+        forks.closed(self)
         with self._lock:
-            self.refusal = refusal
+            self.refusal = lambda: forks.closed_or_forked(self._backend.address)
             if self._depth:
                 self._undo(_BY_A_FAILURE)
+
+    def forget_in_child(self) -> None:
+        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never let go of it here
+        self.refusal = lambda: forks.closed_or_forked(self._backend.address)
+        self._forget()
 
     def _apply(self, changes: list[Change]) -> None:
         with self._rolled_back_on_failure():
@@ -179,9 +191,10 @@ class Sessions:
             with step("index.commit"):
                 self._backend.commit()
 
-    def _hand_on(self) -> None:
+    def hand_on(self) -> None:
+        """Let the backend's transaction have what is held: it is as much as memory is given for."""
         with self._lock:
-            held, self._held, self._held_bytes = self._held, [], 0
+            held, self.held, self._held_bytes = self.held, [], 0
             self._is_handed_on = True
             try:
                 with step("index.write", changes=len(held)):
@@ -199,7 +212,8 @@ class Sessions:
 
     def _forget(self) -> None:
         self._depth = 0
-        self._held = []
+        self.owner = 0
+        self.held = []
         self._held_bytes = 0
         self._is_handed_on = False
 
@@ -217,7 +231,7 @@ class Sessions:
             del self._blocks[thread]
 
     def _check_thread(self, what: str) -> None:
-        if self._depth and self._owner != get_ident():
+        if self.owner not in (0, get_ident()):
             raise Invalid(
                 f"{self._backend.address}: another thread has a session open, so this one cannot {what}.",
                 code="session.other-thread",

@@ -7,15 +7,12 @@ their own, so that they see what is committed and never wait for the session tha
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sqlite3
-import weakref
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from holdfast.errors import Invalid
-from holdfast.sources import sqlite_errors
+from holdfast.sources import forks, sqlite_errors
 from holdfast.sources.backend import Change, Space
 from holdfast.sources.ownership import FileLock, make_directories, sync_directory
 from holdfast.steps import step
@@ -71,7 +68,7 @@ class SqliteBackend:
         except BaseException:
             self.close()
             raise
-        _open.add(self)
+        forks.opened(self)
 
     def read(self, space: Space, key: bytes) -> bytes | None:
         with self._reader() as reader, self._errors_explained():
@@ -86,6 +83,7 @@ class SqliteBackend:
                     if not row[0].startswith(prefix):
                         return
                     yield row
+                    self._usable_writer()  # closed meanwhile, or this is a forked child
             finally:
                 with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile, with the whole index
                     rows.close()
@@ -121,7 +119,7 @@ class SqliteBackend:
                 writer.rollback()
 
     def close(self) -> None:
-        _open.discard(self)
+        forks.closed(self)
         self.rollback()
         for connection in [*self._all_readers, self._writer]:
             if connection is not None:
@@ -132,15 +130,9 @@ class SqliteBackend:
         self._lock.close()
 
     def forget_in_child(self) -> None:
-        """In a forked child: leave the parent's database alone, for good.
-
-        SQLite's connections must not even be closed there: that would undo the parent's transaction in the memory that
-        both share.
-        """
+        """Not even close: that would undo the parent's transaction, in the memory that both share."""
         for connection in [*self._all_readers, self._writer]:
-            ctypes.pythonapi.Py_IncRef(
-                ctypes.py_object(connection)
-            )  # so that not even the end of the process closes it
+            forks.leak(connection)
         self._readers, self._all_readers, self._writer = [], set(), None
 
     def _connect(self) -> sqlite3.Connection:
@@ -194,13 +186,7 @@ class SqliteBackend:
         if self._is_lost is not None:
             raise sqlite_errors.lost(self.address, self._is_lost)
         if self._writer is None:
-            raise Invalid(
-                f"{self.address} is closed, or was opened by the process that forked this one.",
-                code="index.closed",
-                about=self.address,
-                unchanged="the index",
-                next_step="open it again, in the process that uses it",
-            )
+            raise forks.closed_or_forked(self.address)
         return self._writer
 
     @contextlib.contextmanager
@@ -219,14 +205,3 @@ def _runs(changes: Sequence[Change]) -> Iterator[tuple[Space, bool, Sequence[Cha
             yield space, is_removal, changes[start:at]
             start, space, is_removal = at, its_space, value is None
     yield space, is_removal, changes[start:] if start else changes
-
-
-_open: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for backend in list(_open):
-        backend.forget_in_child()
-
-
-os.register_at_fork(after_in_child=_forget_all)

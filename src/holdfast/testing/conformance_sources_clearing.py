@@ -253,7 +253,7 @@ class ClearingConformance(IndexUnderTest):
         index = self.open()
         fill(index)
         first = index.checkpoints.pass_over("source-1", 7, b"further", "log was cut")
-        second = index.checkpoints.pass_over("new", 0, None, "x" * 10_000)
+        second = index.checkpoints.pass_over("new", 0, None, "lost \udcff" + "x" * 10_000)
         assert (first.source_id, first.from_position, first.to_position) == ("source-1", b"position-1", b"further")
         assert (first.when_ms, first.why) == (int(NOW * 1000), "log was cut")
         assert (second.from_position, second.to_position) == (None, None)
