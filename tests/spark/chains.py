@@ -1,39 +1,38 @@
-"""A pipeline's chain of lives, each ended by SIGKILL at a step that is named beforehand."""
+"""Pipelines that live in chains: each life is ended by SIGKILL at a step that is named beforehand."""
 
 from __future__ import annotations
 
-import fcntl
-import os
+import itertools
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from orders import (
-    Revenue,
     check_nothing_is_left_over,
     check_sinks_at_the_end,
     check_sinks_so_far,
-    files_by_epoch,
     make_orders,
     revenue_by_epoch,
-    table_rows,
     write_orders,
 )
+from together import ALL_HELD, Member
 
 from holdfast.steps import Phase
-from holdfast.testing.crash import Event, KilledRun, Moment, kill_at, record
+from holdfast.testing.crash import Event, Moment, kill_at, record
 
-WORKS = Path(__file__).with_name("works.py")
-LIFE = 240.0
+HERE = Path(__file__).parent
+LIFE = 280.0
+STAGED = Event("sink.stage", "begin")
+"""An epoch is under way that nobody has decided yet."""
 DECIDED = Event("epoch.decide", "end")
 
 FIRST_START = ("sink.claim", "delta.create")
 """Steps that only the very first life takes."""
 
-START = ("sink.prepare", "lease.claim", "sink.recover")
+START = ("sink.prepare", "lease.claim", "workdir.enter", "sink.recover")
 REBUILD = ("workdir.fill", "workdir.discard", "workdir.publish")
 """Steps of a life that finds its workdir gone or damaged."""
 
@@ -72,121 +71,115 @@ EMPTY_EPOCH = ("delta.commit",)
 ALL = (*FIRST_START, *START, *REBUILD, *EPOCH, *EMPTY_EPOCH)
 
 
-def moments(names: Sequence[str], phases: Mapping[str, Phase]) -> list[Moment]:
-    """Where to die, in the order of the lives: the first start, then epochs with recoveries among them."""
+def moments(names: Sequence[str], phases: Mapping[str, Phase], since: Event = DECIDED) -> list[Moment]:
+    """Where to die, in the order of the lives: the first start, then epochs with recoveries among them.
+
+    In an epoch it is the first time after `since`; the first of these lives decides an epoch for the others to recover.
+    """
     first, recoveries, epochs, last = (
         [name for name in kind if name in names] for kind in (FIRST_START, (*START, *REBUILD), EPOCH, EMPTY_EPOCH)
     )
     for place, name in enumerate(recoveries):
         epochs.insert(2 + 3 * place, name)
-    return [
-        Moment(Event(name, phases[name]), since=DECIDED if name in (*EPOCH, *EMPTY_EPOCH) else None)
-        for name in (*first, *epochs, *last)
-    ]
+    found = []
+    after: Event | None = DECIDED
+    for name in (*first, *epochs, *last):
+        event = Event(name, phases[name])
+        is_in_epoch = name in (*EPOCH, *EMPTY_EPOCH)
+        found.append(Moment(event, since=after if is_in_epoch and event != after else None))
+        after = since if is_in_epoch else after
+    return found
 
 
-class Undisturbed:
-    """The same pipeline without any death, run once for all who compare with it, and the classes that its JVM loaded.
+class Fleet:
+    """Pipelines with the same orders that live in one process at a time, and the deaths they died."""
 
-    Whoever comes first runs it. The others wait only when they need its rows.
-    """
-
-    def __init__(self, shared: Path, files: int, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        files: int,
+        providers: Mapping[str, str],
+        *,
+        archive: Path,
+        seed: int = 0,
+        work: str = "revenue",
+    ) -> None:
+        self.folder = folder
         self.orders = make_orders(files, seed=seed)
         self.epochs = revenue_by_epoch(self.orders)
-        self.folder = shared / f"{files}-{seed}"
-        self.folder.mkdir(exist_ok=True)
-        self.input = self.folder / "orders"
-        self.root = self.folder / "undisturbed"
-        self.archive = shared / "classes.jsa"
-
-    def begin(self) -> None:
-        """Run it, unless somebody else does."""
-        with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as is_mine:
-            if is_mine and not self.root.exists():
-                self.write_input()
-                self._run()
-        while not (self.input / f"{len(self.orders) - 1:05}.json").exists():  # somebody else is about to write it
-            time.sleep(0.01)
-
-    def write_input(self) -> None:
-        """The orders alone, for whoever needs no rows to compare with."""
-        write_orders(self.input, self.orders)
-
-    def rows(self) -> tuple[dict[int, list[Revenue]], list[Revenue]]:
-        """What its sinks hold: files by epoch, and the table."""
-        with self._locked(fcntl.LOCK_EX):
-            return files_by_epoch(self.root / "files"), table_rows(self.root / "table")
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        arguments = {"root": str(self.root), "orders": str(self.input), "archive": str(self.archive)}
-        record(f"{WORKS}:revenue", timeout=2 * LIFE, makes_archive=not self.archive.exists(), **arguments)
-        print(f"{time.monotonic() - began:6.1f} s  undisturbed")
-        check_sinks_at_the_end(self.root, self.epochs)  # the tests themselves are right about what is due
-
-    @contextmanager
-    def _locked(self, how: int) -> Iterator[bool]:
-        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, how)
-            yield True
-        except BlockingIOError:
-            yield False
-        finally:
-            os.close(handle)
-
-
-class Chain:
-    """One pipeline and the deaths it died."""
-
-    def __init__(self, root: Path, undisturbed: Undisturbed, provider: str, work: str = "revenue") -> None:
-        self.root = root
-        self.undisturbed = undisturbed
-        self.provider = provider
-        self.work = f"{WORKS}:{work}"
-        self.died_at: list[Event] = []
         self.seen: set[str] = set()
+        self.died_at: dict[str, list[Event]] = {name: [] for name in providers}
+        self._providers = providers
+        self._work = work
+        self._archive = archive
+        write_orders(folder / "orders", self.orders)
 
-    def live(self, at: Moment) -> KilledRun:
-        """One life, which must end exactly there."""
+    def root(self, name: str) -> Path:
+        return self.folder / name
+
+    def run_undisturbed(self) -> None:
+        """One more pipeline that nobody disturbs; what its JVM has loaded makes the start of the others quicker."""
+        arguments: dict[str, Any] = {
+            "root": str(self.root("undisturbed")),
+            "orders": str(self.folder / "orders"),
+            "work": self._work,
+        }
         began = time.monotonic()
-        run = kill_at(self.work, at, timeout=LIFE, **self._arguments())
+        makes_archive = not self._archive.exists()
+        arguments |= {"archive": str(self._archive), "makes_archive": makes_archive}
+        record(f"{HERE / 'works.py'}:alone", timeout=LIFE, **arguments)
+        print(f"{time.monotonic() - began:6.1f} s  undisturbed")
+        check_sinks_at_the_end(self.root("undisturbed"), self.epochs)  # the tests are right about what is due
+
+    def die_at(self, chains: Mapping[str, Sequence[Moment]]) -> None:
+        """Life after life, each pipeline dies at the moments of its chain, in their order; then all live to the end."""
+        for due in itertools.zip_longest(*chains.values()):
+            dying = {name: moment for name, moment in zip(chains, due, strict=True) if moment is not None}
+            for name, moment in dying.items():
+                if moment.event.name in REBUILD:
+                    self.lose_workdir(name)
+            self.live(dying)
+        self.live(dict.fromkeys(chains))
+
+    def live(self, moments: Mapping[str, Moment | None]) -> None:
+        """One life of these pipelines, which must end exactly there, or at the end of the orders where that is None."""
+        began = time.monotonic()
+        members = {
+            name: msgspec.to_builtins(Member(str(self.root(name)), self._work, self._providers[name], moment))
+            for name, moment in moments.items()
+        }
+        arguments: dict[str, Any] = {"members": members, "orders": str(self.folder / "orders")}
+        is_killed = any(moments.values())
+        run = kill_at(
+            f"{HERE / 'together.py'}:together",
+            ALL_HELD if is_killed else 10**9,
+            timeout=LIFE,
+            archive=str(self._archive),
+            **arguments,
+        )
+        assert run.killed == is_killed
         self.seen |= {event.name for event in run.events}
-        assert (run.killed, run.event) == (True, at.event), f"after {len(self.died_at)} lives"
-        self.died_at.append(at.event)
-        told = [line.removeprefix("epoch ") for line in run.acknowledged]
-        print(f"{time.monotonic() - began:6.1f} s  {at.event.name} {at.event.phase}, epochs: {' '.join(told)}")
-        return run
+        for name, moment in moments.items():
+            told = [line.removeprefix(f"{name} ") for line in run.acknowledged if line.startswith(f"{name} ")]
+            assert told[-1:] == (["held"] if moment else ["ended"])
+            if moment:
+                self.died_at[name].append(moment.event)
+                print(f"        {name}: {moment.event.name} {moment.event.phase}, {', '.join(told[:-1])}")
+            if self._work == "revenue":
+                self._check_so_far(name, told[:-1])
+        print(f"{time.monotonic() - began:6.1f} s")
 
-    def live_to_the_end(self) -> None:
-        self.seen |= {event.name for event in record(self.work, timeout=LIFE, **self._arguments())}
+    def lose_workdir(self, name: str) -> None:
+        shutil.rmtree(self.root(name) / "store" / "workdir")
 
-    def lose_workdir(self) -> None:
-        for workdir in (self.root / "store").glob("workdir*"):
-            shutil.rmtree(workdir)
-
-    def check_so_far(self, run: KilledRun) -> None:
+    def _check_so_far(self, name: str, told: list[str]) -> None:
         """Readers see whole epochs only, and at least those that were reported as done."""
-        visible = check_sinks_so_far(self.root, self.undisturbed.epochs)
-        assert visible >= max((int(line.removeprefix("epoch ")) for line in run.acknowledged), default=0)
+        visible = check_sinks_so_far(self.root(name), self.epochs)
+        assert visible >= max((int(line.removeprefix("epoch ")) for line in told), default=0)
 
     def check(self) -> None:
-        """It ended as if nobody had ever died."""
-        check_sinks_at_the_end(self.root, self.undisturbed.epochs)
-        files, table = self.undisturbed.rows()
-        assert without_empty(files_by_epoch(self.root / "files")) == without_empty(files)
-        assert table_rows(self.root / "table") == table
-        check_nothing_is_left_over(self.root)
-
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "root": str(self.root),
-            "orders": str(self.undisturbed.input),
-            "provider": self.provider,
-            "archive": str(self.undisturbed.archive),
-        }
-
-
-def without_empty(epochs: dict[int, list[Revenue]]) -> dict[int, list[Revenue]]:
-    return {epoch: rows for epoch, rows in epochs.items() if rows}
+        """They ended as if nobody had ever died."""
+        for name in self._providers:
+            check_sinks_at_the_end(self.root(name), self.epochs)
+            check_nothing_is_left_over(self.root(name))
+        assert self.seen - {ALL_HELD.event.name} <= {*ALL}, "a step that nobody is killed at: add it to the lists"

@@ -1,11 +1,25 @@
-"""What the tests that start JVMs of their own share between the workers of one run."""
+"""What the tests of pipelines share: settings for few rows, and a folder for all workers of one run."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from works import FEW_ROWS
+from workshop import configured
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session of this process, set for few rows, and without an epoch more at the end of each run."""
+    with configured(spark, FEW_ROWS | {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
+        yield spark
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 
-from works import revenue, when
+from works import alone, when
 
 arguments = json.loads(sys.argv[1])
 if freeze_at := arguments.pop("freeze_at", None):
     when(*freeze_at, lambda: os.killpg(0, signal.SIGSTOP))
-revenue(lambda _: None, **arguments)
+alone(lambda _: None, **arguments)

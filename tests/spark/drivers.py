@@ -100,4 +100,4 @@ class Drivers:
 
     def check(self) -> None:
         check_sinks_at_the_end(self.root, self.epochs)
-        check_nothing_is_left_over(self.root)
+        check_nothing_is_left_over(self.root, was_taken_over=True)

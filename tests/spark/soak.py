@@ -25,7 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from chains import ALL, EPOCH, FIRST_START, REBUILD, Chain, Undisturbed, moments  # noqa: E402
+from chains import ALL, EPOCH, FIRST_START, Fleet, moments  # noqa: E402
 from drivers import FENCED, Drivers, wait_until  # noqa: E402
 from orders import check_sinks_so_far  # noqa: E402
 from test_workdir_damage import KINDS, goes_on  # noqa: E402
@@ -40,19 +40,20 @@ PHASES: tuple[Phase, Phase] = ("begin", "end")
 
 
 def matrix(folder: Path, providers: list[str], seed: int) -> None:
-    """Every step, killed at its begin in one chain and at its end in another, with each provider."""
-    undisturbed = Undisturbed(folder, len(ALL) + 10, seed=seed)
-    undisturbed.begin()
-    for provider, phase in itertools.product(providers, PHASES):
-        say(f"matrix: {provider}, at the {phase} of every step")
-        chain = Chain(folder / f"{provider}-{phase}", undisturbed, provider)
-        for moment in moments(ALL, dict.fromkeys(ALL, phase)):
-            if moment.event.name in REBUILD:
-                chain.lose_workdir()
-            chain.check_so_far(chain.live(moment))
-        chain.live_to_the_end()
-        chain.check()
-        assert {event.name for event in chain.died_at} == set(ALL)
+    """Every step, killed at its begin in one chain and at its end in another, with each provider, all at once."""
+    chains = {f"{provider}-{phase}": (provider, phase) for provider, phase in itertools.product(providers, PHASES)}
+    say(f"matrix: every step of {', '.join(chains)}")
+    fleet = Fleet(
+        folder,
+        len(ALL) + 10,
+        {name: provider for name, (provider, _) in chains.items()},
+        archive=folder / "classes.jsa",
+        seed=seed,
+    )
+    fleet.run_undisturbed()
+    fleet.die_at({name: moments(ALL, dict.fromkeys(ALL, phase)) for name, (_, phase) in chains.items()})
+    fleet.check()
+    assert all({event.name for event in died} == {*ALL} for died in fleet.died_at.values())
 
 
 def at_random(folder: Path, providers: list[str], seed: int) -> None:

@@ -5,14 +5,17 @@ Every test begins with the same pipeline, some epochs old, whose state and water
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.mark import ParameterSet
 from orders import check_nothing_is_left_over
 from workshop import Workshop, remove
 
@@ -21,30 +24,44 @@ from holdfast.errors import Corrupt, Invalid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.soak
-
 PROVIDERS = ["hdfs", "rocksdb-changelog"]
 Damage = Callable[[Path], None]
 VERSIONED = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(?:delta|snapshot|changelog|zip)")
 
 
-@pytest.fixture(scope="module", params=PROVIDERS)
-def worked(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    """A pipeline that has run twice."""
-    shop = Workshop(spark, tmp_path_factory.mktemp(request.param) / "shop", request.param)
-    shop.arrive(4)
-    shop.run()
-    shop.arrive(2)
-    shop.run()
-    shop.check()
-    shop.save()
-    return shop
+@pytest.fixture(scope="module")
+def workshops(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Workshop]:
+    """A pipeline that has run twice, for each provider that is asked for."""
+
+    @cache
+    def worked(provider: str) -> Workshop:
+        shop = Workshop(spark, tmp_path_factory.mktemp(provider) / "shop", provider)
+        shop.arrive(3)
+        shop.run()
+        shop.arrive(2)
+        shop.run()
+        shop.check()
+        shop.save()
+        return shop
+
+    return worked
 
 
 @pytest.fixture
-def shop(worked: Workshop) -> Workshop:
+def shop(request: pytest.FixtureRequest, workshops: Callable[[str], Workshop]) -> Workshop:
+    """The pipeline, as it was after those runs."""
+    worked = workshops(getattr(request, "param", PROVIDERS[0]))
     worked.put_back()
     return worked
+
+
+def in_turn(names: Iterable[str]) -> list[ParameterSet]:
+    """Each name with each provider: in `make test` with one of them in turn, with the others in `make soak`."""
+    return [
+        pytest.param(name, provider, marks=[] if number % len(PROVIDERS) == place else [pytest.mark.soak])
+        for number, name in enumerate(names)
+        for place, provider in enumerate(PROVIDERS)
+    ]
 
 
 def goes_on(shop: Workshop) -> None:
@@ -110,6 +127,24 @@ def halve_everything(workdir: Path) -> None:
             os.truncate(path, path.stat().st_size // 2)
 
 
+def edit_offsets(workdir: Path) -> None:
+    """With an editor, which knows nothing of the checksum beside it: Spark would jump there without a word."""
+    newest = logs(workdir, "offsets")[-1]
+    body = newest.read_text()
+    end = re.search(r'"logOffset":(\d+)', body)
+    assert end
+    newest.write_text(body.replace(end[0], f'"logOffset":{int(end[1]) - 1}'))
+    newest.with_name(f".{newest.name}.crc").unlink()
+
+
+def repeat_state(workdir: Path) -> None:
+    """The changes of an epoch are those of the one before, checksum and all: Spark would not notice."""
+    newest = state_files(workdir)[-1]
+    version = int(newest.name.partition(".")[0])
+    for name in (f"{{}}{newest.suffix}", f".{{}}{newest.suffix}.crc"):
+        shutil.copyfile(newest.with_name(name.format(version - 2)), newest.with_name(name.format(version - 1)))
+
+
 def without_checksums(workdir: Path) -> None:
     for path in workdir.rglob(".*.crc"):
         path.unlink()
@@ -134,6 +169,8 @@ TABLE: dict[str, Damage] = {
     "newest state gone": lambda workdir: state_files(workdir)[-1].unlink(),
     "newest state empty": lambda workdir: os.truncate(state_files(workdir)[-1], 0),
     "newest state flipped": lambda workdir: flip(state_files(workdir)[-1]),
+    "state repeated": repeat_state,
+    "newest offsets edited": edit_offsets,
     "state gone": lambda workdir: remove(workdir / "state"),
     "logs gone, state kept": lambda workdir: [delete_log(workdir, name) for name in ("offsets", "commits")] and None,
     "sources gone": lambda workdir: remove(workdir / "sources"),
@@ -143,7 +180,7 @@ TABLE: dict[str, Damage] = {
 }
 
 
-@pytest.mark.parametrize("damage", TABLE)
+@pytest.mark.parametrize(("damage", "shop"), in_turn(TABLE), indirect=["shop"])
 def test_damage_that_stops_spark(damage: str, shop: Workshop) -> None:
     TABLE[damage](shop.workdir)
     goes_on(shop)
@@ -152,25 +189,37 @@ def test_damage_that_stops_spark(damage: str, shop: Workshop) -> None:
 KINDS: dict[str, Damage] = {"deleted": Path.unlink, "emptied": lambda path: os.truncate(path, 0), "flipped": flip}
 
 
-def damaged_one_by_one(shop: Workshop, kinds: Callable[[int], list[str]]) -> None:
-    """Each file of the workdir in its turn, hidden ones included, in the ways that `kinds` gives for its number."""
-    files = sorted(path.relative_to(shop.workdir) for path in shop.workdir.rglob("*") if path.is_file())
+def files_of(workdir: Path) -> list[Path]:
+    """All its files by their names in it, hidden ones included."""
+    return sorted(path.relative_to(workdir) for path in workdir.rglob("*") if path.is_file())
+
+
+def damaged_one_by_one(shop: Workshop, files: Iterable[Path]) -> None:
+    """Each file in its turn, the first one deleted, the second one emptied, the third one flipped, and so on."""
     problems = []
-    for number, path in enumerate(files):
-        for kind in kinds(number):
-            shop.put_back()
-            KINDS[kind](shop.workdir / path)
-            try:
-                goes_on(shop)
-            except Exception as problem:
-                problems.append(f"{path} {kind}: {type(problem).__name__}: {str(problem)[:500]}")
+    for path, kind in zip(files, itertools.cycle(KINDS)):
+        shop.put_back()
+        KINDS[kind](shop.workdir / path)
+        try:
+            goes_on(shop)
+        except Exception as problem:
+            problems.append(f"{path} {kind}: {type(problem).__name__}: {str(problem)[:500]}")
     assert problems == []
 
 
+def test_some_files_damaged(shop: Workshop) -> None:
+    """The oldest of each kind, which the table has not: by its name without the numbers."""
+    visible = [path for path in files_of(shop.workdir) if not path.name.startswith(".")]
+    kinds = {re.sub(r"\d+", "", str(path)): path for path in reversed(visible)}
+    assert len(kinds) > 5
+    damaged_one_by_one(shop, kinds.values())
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("shop", PROVIDERS, indirect=True)
 def test_each_file_damaged(shop: Workshop) -> None:
-    names = list(KINDS)
-    damaged_one_by_one(shop, lambda number: [names[number % len(names)]])
+    damaged_one_by_one(shop, files_of(shop.workdir))
 
 
 def test_one_bit_in_the_newest_commit(shop: Workshop) -> None:
@@ -180,6 +229,7 @@ def test_one_bit_in_the_newest_commit(shop: Workshop) -> None:
     at = body.index(b"176") + 2
     newest.write_bytes(body[:at] + b"7" + body[at + 1 :])
     goes_on(shop)
+    assert "is not what Spark wrote" in shop.said  # found before Spark had a chance to stumble
 
 
 def test_somebody_elses_workdir(shop: Workshop) -> None:
@@ -214,7 +264,7 @@ def test_a_planned_batch_that_was_never_decided_and_is_damaged(shop: Workshop) -
 # The workdir elsewhere, or of another time
 
 
-@pytest.mark.parametrize("how", ["moved", "copied", "left behind"])
+@pytest.mark.parametrize(("how", "shop"), in_turn(["moved", "copied", "left behind"]), indirect=["shop"])
 def test_another_path(how: str, shop: Workshop) -> None:
     elsewhere = shop.root / "elsewhere" / "workdir"
     elsewhere.parent.mkdir()
@@ -239,16 +289,27 @@ def test_an_old_workdir_put_back(shop: Workshop) -> None:
     goes_on(shop)
 
 
-def test_an_old_store_put_back(shop: Workshop) -> None:
-    """Spark and the sinks are further than every checkpoint: they agree with each other, so it goes on from there."""
+def set_back_the_store(shop: Workshop, *, batches_retained: int) -> None:
+    """The store is two epochs behind; Spark has kept the files of so many batches."""
     old = shop.root / "old"
-    shutil.copytree(shop.root / "store", old, ignore=shutil.ignore_patterns("workdir"))
+    shutil.copytree(shop.root / "store", old, ignore=shutil.ignore_patterns("workdir", ".workdir.*"))
     shop.arrive(2)
-    shop.run()
+    shop.run(settings={"spark.sql.streaming.minBatchesToRetain": str(batches_retained)})
     shop.workdir.rename(old / "workdir")
     remove(shop.root / "store")
     old.rename(shop.root / "store")
+
+
+def test_an_old_store_put_back(shop: Workshop) -> None:
+    """Spark and the sinks are further than every checkpoint: they agree with each other, so it goes on from there."""
+    set_back_the_store(shop, batches_retained=10)
     runs_on(shop)
+
+
+def test_an_old_store_put_back_after_spark_has_tidied_up(shop: Workshop) -> None:
+    """What the old checkpoint holds cannot be found in the workdir any more: whether it is whole, nobody can tell."""
+    set_back_the_store(shop, batches_retained=1)
+    stops_unchanged(shop, "sink.ahead")
 
 
 def test_an_old_store_and_an_old_workdir_put_back(shop: Workshop) -> None:
@@ -282,7 +343,7 @@ DAMAGED_STORE: dict[str, Callable[[Workshop], None]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGED_STORE)
+@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE), indirect=["shop"])
 def test_the_newest_checkpoint_damaged(damage: str, shop: Workshop) -> None:
     """Spark and the sinks are an epoch further than the checkpoint before, and agree; the next one covers it all."""
     DAMAGED_STORE[damage](shop)
@@ -291,7 +352,7 @@ def test_the_newest_checkpoint_damaged(damage: str, shop: Workshop) -> None:
     runs_on(shop)
 
 
-@pytest.mark.parametrize("damage", DAMAGED_STORE)
+@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE), indirect=["shop"])
 def test_the_newest_checkpoint_damaged_and_the_workdir_lost(damage: str, shop: Workshop) -> None:
     """The sinks have an epoch that no checkpoint can vouch for: it is neither repeated nor passed over."""
     healthy = shop.root / "healthy"

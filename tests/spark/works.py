@@ -44,6 +44,12 @@ RESTLESS = {
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Half the time for a JVM that lives for seconds."""
 
+FEW_ROWS = {
+    # Compiling a plan takes longer than interpreting it for ten rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 MINUTE = f"cast((unix_timestamp(window.start) - {int(BEGIN.timestamp())}) / 60 as long)"
 
 
@@ -74,7 +80,9 @@ class Session:
             import pyspark
 
             os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)  # its workers start executors from there
-        self.spark = make_session(root / "spark", master=master, **(PROVIDERS[provider] | RESTLESS | settings))
+        self.spark = make_session(
+            root / "spark", master=master, **(PROVIDERS[provider] | RESTLESS | FEW_ROWS | settings)
+        )
 
     def end(self) -> None:
         """Stop Spark and wait for its JVM."""
@@ -99,30 +107,24 @@ def revenue_of(orders: Any) -> Any:
     )
 
 
-def revenue(acknowledge: Acknowledge, root: str, orders: str, provider: str = "hdfs", **session: Any) -> None:
+def revenue_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
     """Revenue per shop and minute, as changed rows into files and merged into a Delta table."""
-    place = Path(root)
-    opened = Session(place, provider, **session)
-    pipeline = Pipeline("orders", checkpoints=place / "store")
-    stream = opened.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    pipeline = Pipeline(name, checkpoints=place / "store")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
     frame = revenue_of(pipeline.source("orders", stream))
     pipeline.sink("files", FileSink(place / "files"))
     pipeline.sink("table", DeltaSink(place / "table", key=["shop", "minute"]))
-    watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)
-    pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
-    opened.end()
+    return pipeline, frame
 
 
-def luck(acknowledge: Acknowledge, root: str, orders: str, provider: str = "hdfs", **session: Any) -> None:
+def luck_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
     """The same with a column that is another each time it is computed, appended to files and to a Delta table."""
     from pyspark.sql import functions
 
-    place = Path(root)
-    opened = Session(place, provider, **session)
     # Not rand(), whose seed is part of the plan: a partition that is computed again has the same luck then.
     draw = functions.udf(lambda: random.SystemRandom().random(), "double").asNondeterministic()
-    pipeline = Pipeline("lottery", checkpoints=place / "store")
-    stream = opened.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    pipeline = Pipeline(name, checkpoints=place / "store")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
     frame = (
         pipeline.source("orders", stream)
         .withColumn("luck", draw())
@@ -137,6 +139,19 @@ def luck(acknowledge: Acknowledge, root: str, orders: str, provider: str = "hdfs
     )
     pipeline.sink("files", FileSink(place / "files"))
     pipeline.sink("table", DeltaSink(place / "table"), view=lambda rows: rows.withColumn("more", functions.rand()))
+    return pipeline, frame
+
+
+PIPELINES = {"revenue": revenue_pipeline, "luck": luck_pipeline}
+
+
+def alone(
+    acknowledge: Acknowledge, root: str, orders: str, work: str = "revenue", provider: str = "hdfs", **session: Any
+) -> None:
+    """One pipeline, from where it stands to the end of its orders."""
+    place = Path(root)
+    opened = Session(place, provider, **session)
+    pipeline, frame = PIPELINES[work](opened.spark, "orders", place, orders)
     watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)
     pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
     opened.end()
@@ -146,12 +161,21 @@ CLUSTER = "local-cluster[2,1,1024]"
 
 
 def on_a_cluster(
-    acknowledge: Acknowledge, work: str, kill_executors_at: tuple[str, str, int], **arguments: Any
+    acknowledge: Acknowledge,
+    root: str,
+    orders: str,
+    kill_executors_at: tuple[str, str, int],
+    provider: str,
+    archive: str | None = None,
 ) -> None:
-    """One of the works above on two executors, which also pack its state; killed at a step, they are started anew."""
+    """Both pipelines, one after the other, on two executors, which also pack their state and die once in each."""
     packing.LARGE = 0
-    when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())} executors"))
-    {"revenue": revenue, "luck": luck}[work](acknowledge, master=CLUSTER, **arguments)
+    opened = Session(Path(root), provider, archive, master=CLUSTER)
+    for work, make in PIPELINES.items():
+        when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())}"))
+        pipeline, frame = make(opened.spark, work, Path(root) / work, orders)
+        pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
+    opened.end()
 
 
 def when(name: str, phase: str, nth: int, action: Callable[[], object]) -> None:

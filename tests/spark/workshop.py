@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orders import SCHEMA, Order, files_by_epoch, make_orders, merged, revenue_by_epoch, table_rows, write_orders
-from works import PROVIDERS, RESTLESS, revenue_of
+from works import FEW_ROWS, PROVIDERS, RESTLESS, revenue_of
 
 from holdfast.sinks import DeltaSink, FileSink
 from holdfast.spark import EpochReport, Notice, Pipeline, watch
@@ -47,14 +47,18 @@ class Workshop:
     ) -> None:
         self.spark = spark
         self.root = root
-        self.settings = PROVIDERS[provider] | (RESTLESS if restless else {}) | {"spark.sql.shuffle.partitions": "1"}
+        self.settings = (
+            PROVIDERS[provider]
+            | (RESTLESS if restless else {})
+            | FEW_ROWS
+            | {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+        )
         self.orders: list[list[Order]] = make_orders(files)
         self.arrived = 0
-        self.pauses: set[int] = set()
         self.workdir = root / "store" / "workdir"
         self.events: list[EpochReport | Notice] = []
         self._saved = root.with_name(root.name + "-saved")
-        self._saved_progress: tuple[int, set[int]] = (0, set())
+        self._saved_arrived = 0
 
     def arrive(self, files: int = 1) -> None:
         """More orders come in."""
@@ -69,21 +73,20 @@ class Workshop:
         pipeline.sink("table", DeltaSink(self.root / "table", key=["shop", "minute"]))
         return pipeline, frame
 
-    def run(self, **changed: Any) -> None:
-        """Run until everything that has arrived is done."""
+    def run(self, *, settings: Mapping[str, str] | None = None, **changed: Any) -> None:
+        """Run until everything that has arrived is done, with these settings of the session on top."""
         self.events.clear()
         stop_watching = watch(self.events.append)
         try:
-            with configured(self.spark, self.settings):
+            with configured(self.spark, self.settings | dict(settings or {})):
                 pipeline, frame = self.pipeline(**changed)
                 pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
-            self.pauses.add(self.arrived)
         finally:
             stop_watching()
 
     def check(self) -> None:
         """Both sinks hold exactly what has arrived, epoch by epoch."""
-        due = revenue_by_epoch(self.orders[: self.arrived], self.pauses)
+        due = revenue_by_epoch(self.orders[: self.arrived])
         assert files_by_epoch(self.root / "files") == dict(enumerate(due, start=1))
         assert table_rows(self.root / "table") == merged(due)
 
@@ -99,10 +102,10 @@ class Workshop:
     def save(self) -> None:
         """Remember everything below the root as it is now."""
         shutil.copytree(self.root, self._saved, symlinks=True)
-        self._saved_progress = (self.arrived, set(self.pauses))
+        self._saved_arrived = self.arrived
 
     def put_back(self) -> None:
         """Everything below the root as it was when it was saved, times of change included."""
         remove(self.root)
         shutil.copytree(self._saved, self.root, symlinks=True)
-        self.arrived, self.pauses = self._saved_progress[0], set(self._saved_progress[1])
+        self.arrived = self._saved_arrived
