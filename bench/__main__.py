@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from bench import counting, epochs, indexing, saving, sources, state
+from bench import counting, epochs, indexing, projections, saving, sources, state
 
 
 def main() -> int:
@@ -21,6 +21,7 @@ def main() -> int:
         "epochs": epochs,
         "sources": sources,
         "indexing": indexing,
+        "projections": projections,
     }
     unknown = [name for name in sys.argv[1:] if name not in parts]
     if unknown:

@@ -1,0 +1,91 @@
+"""Cursors as they are kept: one key per projection and stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from holdfast.projections import keys, records, standing
+from holdfast.projections.arguments import refused
+from holdfast.projections.backend import Backend, Change, Reading
+from holdfast.projections.checkpoint import GlobalProjectionCheckpoint, checked
+from holdfast.projections.standing import Track
+from holdfast.steps import step
+
+
+class Cursors:
+    """The three methods of a store of projection checkpoints."""
+
+    def __init__(self, backend: Backend, now_ms: Callable[[], int]) -> None:
+        self._backend = backend
+        self._now_ms = now_ms
+
+    def load(self, name: str) -> GlobalProjectionCheckpoint:
+        track = standing.live(name)
+        return GlobalProjectionCheckpoint(dict(read_all(self._backend, track, self._backend.address)))
+
+    def save(self, name: str, checkpoint: GlobalProjectionCheckpoint) -> None:
+        track, wanted = standing.live(name), checked(checkpoint)
+        with step("cursors.save", cursors=len(wanted)), self._backend.begin() as transaction:
+            transaction.write(replaced(transaction, track, wanted))
+            transaction.write(self._touched(transaction, track, loses_position=True))
+
+    def advance(self, name: str, previous: GlobalProjectionCheckpoint, current: GlobalProjectionCheckpoint) -> int:
+        if previous is current:
+            raise refused("current", "it is the same object as previous; advance a copy()")
+        track, before, after = standing.live(name), checked(previous), checked(current)
+        moved = {stream: cursor for stream, cursor in after.items() if cursor > before.get(stream, 0)}
+        if not moved:
+            return 0
+        with step("cursors.advance", cursors=len(moved)), self._backend.begin() as transaction:
+            stored = read_some(transaction, track, list(moved), self._backend.address)
+            further = {stream: cursor for stream, cursor in moved.items() if cursor > stored[stream]}
+            if further:
+                transaction.write(changes(track, further))
+                transaction.write(self._touched(transaction, track, loses_position=False))
+        return len(further)
+
+    def _touched(self, transaction: Reading, track: Track, *, loses_position: bool) -> Iterator[Change]:
+        """Whoever is catching up meanwhile has to look again."""
+        found = standing.read(transaction, track.key, self._backend.address)
+        if found is not None:
+            position = None if loses_position else found.position
+            new = msgspec.structs.replace(
+                found, position=position, revision=found.revision + 1, updated_ms=self._now_ms()
+            )
+            yield "meta", track.key, records.seal(track.key, new)
+
+
+def read_all(reading: Reading, track: Track, address: str) -> Iterator[tuple[str, int]]:
+    for key, value in reading.scan(track.space, track.prefix, keys.end_of(track.prefix)):
+        try:
+            stream = key[len(track.prefix) :].decode()
+        except UnicodeDecodeError:
+            raise records.corrupt(address, f"a cursor of projection {track.name!r}", "its key is not text") from None
+        yield stream, records.decode_cursor(value, track.name, stream, address)
+
+
+def read_some(reading: Reading, track: Track, streams: list[str], address: str) -> dict[str, int]:
+    """The cursors of these streams, 0 where there is none."""
+    prefix, decode = track.prefix, records.decode_cursor
+    found = reading.read(track.space, [prefix + stream.encode() for stream in streams])
+    return {
+        stream: 0 if value is None else decode(value, track.name, stream, address)
+        for stream, value in zip(streams, found, strict=True)
+    }
+
+
+def changes(track: Track, cursors: dict[str, int]) -> Iterable[Change]:
+    space, prefix, pack = track.space, track.prefix, records.CURSOR.pack
+    return [(space, prefix + stream.encode(), pack(cursor)) for stream, cursor in cursors.items()]
+
+
+def replaced(reading: Reading, track: Track, wanted: dict[str, int]) -> Iterator[Change]:
+    """What makes the stored cursors exactly these. Damaged ones are overwritten or removed like any other."""
+    stored = dict(reading.scan(track.space, track.prefix, keys.end_of(track.prefix)))
+    for space, key, value in changes(track, wanted):
+        if stored.pop(key, None) != value:
+            yield space, key, value
+    for key in stored:
+        yield track.space, key, None

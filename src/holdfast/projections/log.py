@@ -1,0 +1,193 @@
+"""The event store: streams of events, and all of them in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TypeVar
+
+import msgspec
+
+from holdfast.errors import Conflict, Corrupt
+from holdfast.projections import keys, records
+from holdfast.projections.arguments import MAX_STREAM_BYTES, check_number, check_stream, check_text, refused
+from holdfast.projections.backend import Backend, Change, Reading
+from holdfast.projections.event import Event, NewEvent, Prepared, prepared
+from holdfast.steps import step
+
+Expected = int | Literal["any", "none"]
+"""The version that a stream must have: any, none yet, or exactly this many events."""
+PAGE = 1000
+_S = TypeVar("_S")
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Events for one stream, and the version it must have for them."""
+
+    stream: str
+    events: Sequence[NewEvent]
+    expected: Expected = "any"
+
+
+class EventLog:
+    """Events by stream and by position.
+
+    Guarantees: an append is there as a whole or not at all, and durable on return where the backend is persistent.
+    Sequences and positions rise from 1 without gaps, and a position is visible only after all before it.
+    """
+
+    def __init__(self, backend: Backend, clock: Callable[[], float], ids: Callable[[], str]) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._ids = ids
+
+    def append(self, appends: Sequence[Append]) -> list[Event]:
+        batch = [(check_stream(a.stream), a, _check_expected(a.expected), _prepared(a.events)) for a in appends]
+        if not batch:
+            return []
+        with step("events.append", streams=len(batch)), self._backend.begin() as transaction:
+            position = self.head(transaction)
+            names = list(dict.fromkeys(stream for stream, *_ in batch))
+            found = transaction.read("heads", names)
+            versions = {name: self._version(name, value) for name, value in zip(names, found, strict=True)}
+            events: list[Event] = []
+            for stream, append, expected, new in batch:
+                if expected is not None and versions[stream] != expected:
+                    raise _conflict(append.stream, versions[stream], expected)
+                for one in new:
+                    position += 1
+                    versions[stream] += 1
+                    events.append(self._event(append.stream, versions[stream], position, one))
+            transaction.write(_changes(events))
+            transaction.write(("heads", name, records.seal(name, versions[name])) for name in names if versions[name])
+            if events:
+                transaction.write([("meta", keys.HEAD, records.seal(keys.HEAD, position))])
+        return events
+
+    def head(self, reading: Reading | None = None) -> int:
+        """The position of the last event; 0 if there is none."""
+        value = (reading or self._backend).read("meta", [keys.HEAD])[0]
+        if value is None:
+            return 0
+        return records.unseal(keys.HEAD, value, int, "the record of the last position", self._backend.address)
+
+    def version(self, stream: str) -> int:
+        name = check_stream(stream)
+        return self._version(name, self._backend.read("heads", [name])[0])
+
+    def read_stream(self, stream: str, after: int = 0) -> Iterator[Event]:
+        prefix = keys.index_prefix(check_stream(stream))
+        check_number("after", after)
+        end = keys.end_of(prefix)
+        while after < 2**64 - 1:
+            rows = self._backend.scan("index", prefix + keys.NUMBER.pack(after + 1), end, PAGE)
+            if not rows:
+                return
+            wanted = [position for _, position in rows]
+            found = []
+            for key, value in zip(wanted, self._backend.read("events", wanted), strict=True):
+                if value is None:
+                    raise self._missing(key, stream)
+                found.append((key, value))
+            yield from records.unsealed(found, Event, "event", self._backend.address)
+            after = keys.NUMBER.unpack(rows[-1][0][-8:])[0]
+
+    def read_all(self, after: int = 0) -> Iterator[Event]:
+        check_number("after", after)
+        while events := self.page(after, PAGE):
+            yield from events
+            after = events[-1].position
+
+    def page(self, after: int, limit: int) -> list[Event]:
+        """Up to `limit` events that follow a position. `Corrupt` if one is missing."""
+        if after >= 2**64 - 1:
+            return []
+        rows = self._backend.scan("events", keys.NUMBER.pack(after + 1), None, limit)
+        events = records.unsealed(rows, Event, "event", self._backend.address)
+        if events and events[-1].position != after + len(events):
+            raise self._missing(b"", None)
+        return events
+
+    def list_streams(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        start = check_text("prefix", prefix, MAX_STREAM_BYTES) if prefix else b""
+        end = keys.end_of(start)
+        check_number("limit", limit, 1)
+        if after is not None:
+            start = max(start, check_stream(after) + b"\0")
+        return [name.decode() for name, _ in self._backend.scan("heads", start, end, limit)]
+
+    def first_after(self, stream: bytes, sequence: int) -> int | None:
+        """The position of the first event of a stream after a sequence."""
+        prefix = keys.index_prefix(stream)
+        if sequence >= 2**64 - 1:
+            return None
+        rows = self._backend.scan("index", prefix + keys.NUMBER.pack(sequence + 1), keys.end_of(prefix), 1)
+        return keys.NUMBER.unpack(rows[0][1])[0] if rows else None
+
+    def versions(self) -> Iterator[tuple[bytes, int]]:
+        """Every stream with its version."""
+        start = b""
+        while rows := self._backend.scan("heads", start, None, PAGE * 10):
+            for name, value in rows:
+                yield name, self._version(name, value)
+            start = rows[-1][0] + b"\0"
+
+    def fold(self, stream: str, initial: _S, function: Callable[[_S, Event], _S], after: int = 0) -> _S:
+        for event in self.read_stream(stream, after):
+            initial = function(initial, event)
+        return initial
+
+    def _event(self, stream: str, sequence: int, position: int, one: Prepared) -> Event:
+        new = one.new
+        return Event(
+            position,
+            stream,
+            sequence,
+            new.event_id if new.event_id is not None else self._ids(),
+            new.type,
+            new.schema_version,
+            new.time_ms if new.time_ms is not None else max(0, int(self._clock() * 1000)),
+            new.correlation_id,
+            new.causation_id,
+            one.is_json,
+            one.payload,
+        )
+
+    def _version(self, name: bytes, value: bytes | None) -> int:
+        if value is None:
+            return 0
+        what = f"the version of stream {name[:200]!r}"
+        return records.unseal(name, value, int, what, self._backend.address)
+
+    def _missing(self, key: bytes, stream: str | None) -> Corrupt:
+        what = f"event {int.from_bytes(key)} of stream {stream!r:.200}" if stream else "the order of all events"
+        return records.corrupt(self._backend.address, what, "an event is missing")
+
+
+def _prepared(events: Iterable[NewEvent]) -> list[Prepared]:
+    if isinstance(events, NewEvent):
+        raise refused("events", "a list of events is needed, not a single one")
+    return [prepared(event) for event in events]
+
+
+def _check_expected(expected: Expected) -> int | None:
+    if expected == "any":
+        return None
+    return 0 if expected == "none" else check_number("expected", expected)
+
+
+def _changes(events: list[Event]) -> Iterator[Change]:
+    pack = keys.NUMBER.pack
+    for event in events:
+        position = pack(event.position)
+        yield "events", position, records.seal(position, event)
+        yield "index", keys.index_prefix(event.stream.encode()) + pack(event.sequence), position
+
+
+def _conflict(stream: str, found: int, expected: int) -> Conflict:
+    if expected > found:
+        message = f"Stream {stream[:200]!r} has {found} events, and never had {expected}."
+        code, next_step = "stream.version-ahead", "read the stream again; the version came from another store"
+    else:
+        message = f"Stream {stream[:200]!r} has {found} events, not {expected}."
+        code, next_step = "stream.version", "read the stream again, decide again, and append with its new version"
+    return Conflict(message, code=code, about=f"stream {stream[:200]!r}", unchanged="the store", next_step=next_step)

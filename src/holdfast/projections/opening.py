@@ -1,0 +1,92 @@
+"""From an address to a store of events and projections."""
+
+from __future__ import annotations
+
+import importlib
+import time
+import urllib.parse
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import Invalid
+from holdfast.objects.address import CLOUD_SCHEMES, without_secrets
+from holdfast.projections.backend import Backend
+from holdfast.projections.memory import MemoryBackend
+from holdfast.projections.sqlite import SqliteBackend
+from holdfast.projections.store import ProjectionStore
+
+
+def open_projections(
+    url: str, *, clock: Callable[[], float] = time.time, ids: Callable[[], str] = lambda: uuid.uuid4().hex
+) -> ProjectionStore:
+    """Open the store at an address; it is made if it is not there.
+
+    `sqlite:///path` is on this machine, and several processes may have it open. `s3://bucket/path`, `gs://` and `az://`
+    are SlateDB on object storage, with settings from the environment: one process at a time, and opening it fences the
+    one before. `file:///path` is SlateDB on local files, for development: it does not sync. `memory://` is new each
+    time, `memory://name` is shared within this process; both are gone when closed. `clock` gives the time of day and
+    `ids` makes the ids of events, for tests.
+    """
+    return ProjectionStore(open_backend(url), clock=clock, ids=ids)
+
+
+def open_backend(url: Any) -> Backend:
+    """The maps of bytes behind a store."""
+    if not isinstance(url, str) or "://" not in url or "\0" in url:
+        raise _refused(f"{url!r} is not the address of a store.", repr(url))
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    if scheme == "memory":
+        return MemoryBackend(rest.strip("/"))
+    if scheme == "sqlite":
+        return SqliteBackend(_path(scheme, rest))
+    if scheme == "file":
+        return _slatedb("file:///", _path(scheme, rest).strip("/"))
+    if scheme in CLOUD_SCHEMES:
+        bucket, _, path = rest.partition("/")
+        if not bucket or not path.strip("/") or "?" in rest or "#" in rest:
+            raise _refused(f"{without_secrets(url)} names no path in a bucket.", without_secrets(url))
+        return _slatedb(f"{scheme}://{bucket}", path.strip("/"))
+    raise Invalid(
+        f"{scheme}:// is not a kind of store that Holdfast knows.",
+        code="address.scheme",
+        about=without_secrets(url),
+        unchanged="everything",
+        next_step="use sqlite:///path, s3://bucket/path, gs://, az://, file:///path or memory://",
+    )
+
+
+def _slatedb(root: str, path: str) -> Backend:
+    try:
+        module = importlib.import_module("holdfast.projections.slatedb")
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"A store on object storage needs the package {error.name}.",
+            code="store.package",
+            about=str(error.name),
+            unchanged="everything",
+            next_step="pip install 'holdfast[slatedb]'",
+        ) from error
+    backend: Backend = module.SlatedbBackend(root, path)
+    return backend
+
+
+def _path(scheme: str, rest: str) -> str:
+    """An absolute path; `sqlite:////path`, as others write it, is the same."""
+    if not rest.startswith("/") or "?" in rest or "#" in rest or not rest.strip("/"):
+        raise _refused(f"{scheme}://{rest} is not an absolute path.", f"{scheme}://{rest}")
+    path = urllib.parse.unquote("/" + rest.lstrip("/"))
+    if "\0" in path:
+        raise _refused(f"{scheme}://{rest} holds a NUL character.", f"{scheme}://{rest}")
+    return path
+
+
+def _refused(message: str, about: str) -> Invalid:
+    return Invalid(
+        message,
+        code="address.refused",
+        about=about,
+        unchanged="everything",
+        next_step="write sqlite:///directory/file, s3://bucket/path or memory://; %3F and %23 stand for ? and #",
+    )

@@ -1,0 +1,119 @@
+"""A read model made anew beside the live one: begun, switched to in one transaction, and the old one swept away."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import Fenced
+from holdfast.projections import cursors, keys, records, standing
+from holdfast.projections.backend import Backend, Change, Space, Transaction
+from holdfast.projections.leases import Hold
+from holdfast.projections.standing import Standing, Track
+from holdfast.projections.store import ProjectionStore
+from holdfast.projections.view import table_prefix
+from holdfast.steps import step
+
+CHUNK = 10_000
+"""Keys removed in one commit: writers need not wait long for a sweep."""
+
+
+def start(
+    store: ProjectionStore, track: Track, version: int, until: int | None, resume: bool
+) -> tuple[Track, Standing]:
+    """Where a rebuild goes on: in the one that is under way if it is to be resumed, else in a new one.
+
+    An earlier one that is not resumed is given up: whoever works on it is fenced.
+    """
+    address, now = store.address, store.now_ms()
+    key = keys.SHADOWS + track.escaped
+    with step("rebuild.start"), store.backend.begin() as transaction:
+        current = standing.read(transaction, track.key, address)
+        begun = standing.read(transaction, key, address)
+        if resume and begun is not None and (begun.version, begun.until) == (version, until):
+            return standing.shadow(track.name, begun.build), begun
+        if current is None:  # nothing live yet: readers have the empty build 1 until the switch
+            current = Standing(version=None, build=1, position=None, revision=0, updated_ms=now)
+        build = current.builds + 1
+        current = msgspec.structs.replace(
+            current,
+            revision=current.revision + 1,
+            builds=build,
+            garbage=(*current.garbage, begun.build) if begun else current.garbage,
+        )
+        new = Standing(version=version, build=build, position=0, revision=0, updated_ms=now, builds=build, until=until)
+        transaction.write([_record(track.key, current), _record(key, new)])
+    return standing.shadow(track.name, build), new
+
+
+def switch(
+    store: ProjectionStore, track: Track, shadow: Track, build: int, until: int | None, lease: Hold | None
+) -> Standing | None:
+    """Make the rebuilt read model the live one, with its cursors; None if the live one has come further meanwhile."""
+    address = store.address
+    with step("rebuild.switch"), store.backend.begin() as transaction:
+        current = standing.read(transaction, track.key, address)
+        rebuilt = standing.read(transaction, shadow.key, address)
+        if rebuilt is None or rebuilt.build != build or current is None:
+            raise Fenced(
+                f"The rebuild of projection {track.name[:200]!r} was taken over or ended by somebody else.",
+                code="projection.rebuild-fenced",
+                about=f"projection {track.name[:200]!r}",
+                unchanged="the live read model",
+                next_step="leave it to the other one, or rebuild again when it has finished",
+            )
+        if lease is not None:
+            lease.check(transaction)
+        if until is None and (current.position or 0) > (rebuilt.position or 0):
+            return None
+        new = msgspec.structs.replace(
+            rebuilt,
+            revision=current.revision + 1,
+            updated_ms=store.now_ms(),
+            builds=current.builds,
+            garbage=(*current.garbage, current.build),
+            until=None,
+        )
+        wanted = dict(cursors.read_all(transaction, shadow, address))
+        transaction.write(cursors.replaced(transaction, track, wanted))
+        transaction.write([_record(track.key, new), ("meta", shadow.key, None)])
+    return new
+
+
+def sweep(backend: Backend, track: Track) -> None:
+    """Remove what is left of builds that nobody reads. Whatever interrupts it, the next one goes on."""
+    found = standing.read(backend, track.key, backend.address)
+    if found is None or not found.garbage:
+        return
+    for build in found.garbage:
+        for space in ("views", "shadows", "letters"):
+            _remove(backend, space, keys.of_build(track.escaped, build))
+        if backend.has_sql:
+            _drop_tables(backend, table_prefix(track.escaped, build))
+    _remove(backend, "shadows", keys.of_build(track.escaped, found.build))
+    with step("rebuild.swept"), backend.begin() as transaction:
+        now = standing.read(transaction, track.key, backend.address)
+        if now is not None:
+            left = tuple(build for build in now.garbage if build not in found.garbage)
+            new = msgspec.structs.replace(now, garbage=left, revision=now.revision + 1)
+            transaction.write([_record(track.key, new)])
+
+
+def _remove(backend: Backend, space: Space, prefix: bytes) -> None:
+    while rows := backend.scan(space, prefix, keys.end_of(prefix), CHUNK):
+        with step("rebuild.sweep"), backend.begin() as transaction:
+            transaction.write((space, key, None) for key, _ in rows)
+
+
+def _drop_tables(backend: Backend, prefix: str) -> None:
+    wanted = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?"
+    for (name,) in backend.query(wanted, (len(prefix), prefix)):
+        with step("rebuild.drop"), backend.begin() as transaction:
+            _drop(transaction, name)
+
+
+def _drop(transaction: Transaction, name: str) -> None:
+    transaction.execute(f'DROP TABLE IF EXISTS "{name}"')
+
+
+def _record(key: bytes, value: Standing) -> Change:
+    return "meta", key, records.seal(key, value)

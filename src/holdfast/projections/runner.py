@@ -1,0 +1,252 @@
+"""Runs projections: over events in hand, over streams, and over the whole store with cursors that last."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.errors import Conflict, Fenced, Invalid
+from holdfast.projections import life, rebuilding, standing
+from holdfast.projections.arguments import check_number, refused
+from holdfast.projections.batch import Batches, Failure
+from holdfast.projections.leases import Hold
+from holdfast.projections.projection import Handles, OnError, OnVersion, check_kept, check_projection
+from holdfast.projections.replaying import Replays
+from holdfast.projections.standing import DeadLetter, Standing, Track
+from holdfast.projections.store import ProjectionStore
+
+BATCH = 1000
+MOST_CONFLICTS = 100
+LONGEST_WAIT = 60.0
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """What a catch-up did."""
+
+    position: int
+    """The read model holds everything up to here."""
+    handled: int = 0
+    cursors: int = 0
+    """How many were written."""
+    dead_lettered: int = 0
+    is_at_the_end: bool = True
+    """False if it ended because it had done as many batches as it was asked for, or was told to stop."""
+
+
+class ProjectionRunner(Replays):
+    """Runs projections over a store.
+
+        ProjectionRunner(store).catch_up_persistent(Turnover())
+
+    Guarantees of everything persistent: each event is in the read model exactly once, in the order of the log, whatever
+    is killed and however many run at the same time. Of two that meet, one commits and the other looks again. An idle
+    catch-up asks the backend twice, and one with changes reads and writes what belongs to the streams that changed.
+    """
+
+    def __init__(
+        self,
+        store: ProjectionStore,
+        *,
+        on_error: OnError | None = None,
+        on_version: OnVersion = "fail",
+        batch: int = BATCH,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        super().__init__(store)
+        self._on_error = on_error or OnError()
+        self._on_version = on_version
+        self._batch = check_number("batch", batch, 1, 1_000_000)
+        self._sleep = sleep
+
+    def catch_up_persistent(
+        self,
+        projection: Handles,
+        *,
+        until: int | None = None,
+        batches: int | None = None,
+        lease: Hold | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> CaughtUp:
+        """Handle every event since the last time; read model and cursors are committed together, a batch at a time.
+
+        `until` is the last position to handle, `batches` how many commits to make at most; `stop` is asked before each.
+        With a `lease`, `Fenced` if somebody else has taken it. A handler that raises is dealt with as `on_error` says;
+        if that is to stop, all events before are committed, and `Invalid` with the code `projection.handler` is raised
+        from what it raised.
+        """
+        track = self._checked(projection)
+        known, current = self._standing(track, projection)
+        if current.garbage:
+            rebuilding.sweep(self.store.backend, track)
+            known, current = self._standing(track, projection)
+        if current.version not in (None, projection.version):
+            if self._on_version == "fail":
+                raise _other_version(projection, current)
+            if not self.rebuild(projection, resume=True, lease=lease, stop=stop).is_at_the_end:
+                return CaughtUp(current.position or 0, is_at_the_end=False)
+            known, current = self._standing(track, projection)
+        return self._catch_up(projection, track, (known, current), until, batches, lease, stop)
+
+    def rebuild(
+        self,
+        projection: Handles,
+        *,
+        until: int | None = None,
+        resume: bool = False,
+        lease: Hold | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[int, int], object] = lambda _position, _head: None,
+    ) -> CaughtUp:
+        """Make the read model anew from the first event, beside the live one, and switch over in one step.
+
+        The live one is read and caught up meanwhile. A process that dies leaves it as it was; with `resume` the work
+        goes on where it stood, which is right if the handler is the same. `until` makes it as of that position.
+        Cursors become those of the new read model. `progress` is called with the position and the last one. If `stop`
+        says so before a batch, nothing is switched, and the rebuild can be resumed.
+        """
+        track = self._checked(projection)
+        if until is not None:
+            check_number("until", until)
+        shadow, current = rebuilding.start(self.store, track, projection.version, until, resume)
+        handled = 0
+        while True:
+            where = self._standing(shadow, projection)
+            done = self._catch_up(projection, shadow, where, until, None, lease, stop, progress)
+            handled += done.handled
+            if not done.is_at_the_end:
+                return CaughtUp(done.position, handled, is_at_the_end=False)
+            switched = rebuilding.switch(self.store, track, shadow, current.build, until, lease)
+            if switched is not None:
+                break
+        self.store.notify()
+        rebuilding.sweep(self.store.backend, track)
+        return CaughtUp(switched.position or 0, handled)
+
+    def rewind(self, projection: Handles, position: int, *, view: str = "replay") -> CaughtUp:
+        """Go back to a position.
+
+        `replay` makes the read model as of that position, exactly, beside the live one. `keep` leaves the read model
+        as it is and only moves the cursors back: the events after the position are handled again on top of what they
+        have done before, which is right for handlers that overwrite and wrong for those that add.
+        """
+        track = self._checked(projection)
+        check_number("position", position)
+        if view not in ("replay", "keep"):
+            raise refused("view", f"replay or keep, not {view!r}")
+        if view == "replay":
+            return self.rebuild(projection, until=position)
+        life.move_back(self.store, track, position)
+        self.store.notify()
+        return CaughtUp(position)
+
+    def reset(self, name: str) -> None:
+        """Empty a projection in one step: read model, cursors, dead letters. The next catch-up begins at the start.
+
+        A rebuild under way is given up, and whoever works on it is fenced. `NotFound` if there is no such projection.
+        """
+        life.reset(self.store, name)
+
+    def retry_dead_letters(self, projection: Handles) -> list[DeadLetter]:
+        """Handle the events again that were put aside; those that fail again stay, and are returned.
+
+        Each one that succeeds goes into the read model in one commit with the removal of its letter. They come after
+        events that were handled since: the handler has to bear that.
+        """
+        return life.retry_letters(self.store, self._checked(projection), projection)
+
+    def _catch_up(
+        self,
+        projection: Handles,
+        track: Track,
+        where: tuple[Standing | None, Standing],
+        until: int | None,
+        batches: int | None,
+        lease: Hold | None,
+        stop: Callable[[], bool],
+        progress: Callable[[int, int], object] = lambda _position, _head: None,
+    ) -> CaughtUp:
+        known, current = where
+        work = Batches(self.store.backend, self.store.log, projection, track, lease)
+        tried: Counter[int] = Counter()
+        given_up: dict[int, Failure] = {}
+        handled = written = committed = conflicts = 0
+        while (batches is None or committed < batches) and not stop():
+            now = self.store.now_ms()
+            try:
+                batch = work.run(known, current, limit=self._batch, until=until, now_ms=now, given_up=given_up)
+            except Conflict:
+                conflicts += 1
+                if conflicts > MOST_CONFLICTS:
+                    raise
+                known, current = self._standing(track, projection)
+                continue
+            if batch is None:
+                return CaughtUp(current.position or 0, handled, written, len(given_up))
+            if batch.is_committed:
+                known = current = batch.standing
+                conflicts, committed = 0, committed + 1
+                handled, written = handled + batch.handled, written + batch.streams
+                self.store.notify()
+                progress(current.position or 0, self.store.log.head())
+            if batch.failure is not None:
+                self._failed(projection, batch.failure, tried, given_up)
+        return CaughtUp(current.position or 0, handled, written, len(given_up), is_at_the_end=False)
+
+    def _failed(self, projection: Handles, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]) -> None:
+        """Wait for another try, give the event up on record, or stop here."""
+        position = failure.event.position
+        tried[position] += 1
+        if tried[position] <= self._on_error.retries:
+            self._sleep(min(LONGEST_WAIT, self._on_error.wait * 2 ** (tried[position] - 1)))
+        elif self._on_error.then == "dead-letter":
+            given_up[position] = msgspec.structs.replace(failure, attempts=tried[position])
+        else:
+            raise _handler_failed(projection, failure, tried[position]) from failure.error
+
+    def _standing(self, track: Track, projection: Handles) -> tuple[Standing | None, Standing]:
+        """What is stored, and what to go on from."""
+        known = standing.read(self.store.backend, track.key, self.store.address)
+        if known is not None and (track.is_live or track == standing.shadow(track.name, known.build)):
+            return known, known
+        if not track.is_live:
+            raise Fenced(
+                f"The rebuild of projection {track.name[:200]!r} was taken over or ended by somebody else.",
+                code="projection.rebuild-fenced",
+                about=f"projection {track.name[:200]!r}",
+                unchanged="the live read model",
+                next_step="leave it to the other one, or rebuild again when it has finished",
+            )
+        return None, Standing(version=projection.version, build=1, position=None, revision=0, updated_ms=0)
+
+    def _checked(self, projection: Handles) -> Track:
+        check_projection(projection)
+        if self.store.is_persistent:
+            check_kept(projection, self.store.address)
+        return standing.live(projection.name)
+
+
+def _other_version(projection: Handles, found: Standing) -> Invalid:
+    return Invalid(
+        f"The read model of projection {projection.name!r} was made by version {found.version}, this is version "
+        f"{projection.version}.",
+        code="projection.version",
+        about=f"projection {projection.name!r}",
+        unchanged="its read model and its cursors",
+        next_step="rebuild it, or run it with on_version='rebuild'",
+    )
+
+
+def _handler_failed(projection: Handles, failure: Failure, tried: int) -> Invalid:
+    event = failure.event
+    times = f", {tried} times" if tried > 1 else ""
+    return Invalid(
+        f"Projection {projection.name!r} could not handle event {event.sequence} of stream {event.stream[:200]!r} "
+        f"({event.type}, position {event.position}){times}: {type(failure.error).__name__}: {failure.error}",
+        code="projection.handler",
+        about=f"projection {projection.name!r}",
+        unchanged="its read model and its cursors, which hold everything before that event",
+        next_step="correct the handler and catch up again, or put such events aside with OnError(then='dead-letter')",
+    )

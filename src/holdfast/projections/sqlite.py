@@ -1,0 +1,312 @@
+"""In a SQLite database: the embedded default. Several processes may have it open, and append and project side by side.
+
+Durable by write-ahead log with full synchronisation: a commit is on disk when it returns. Transactions are SQLite's
+own and begin by taking the write lock, so that positions are given out in the order of commits and no reader ever sees
+a gap. Reads have connections of their own and never wait for a writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.projections import sqlite_errors
+from holdfast.projections.backend import SPACES, Change, Row, Space
+from holdfast.projections.pending import Pending, closed, nested
+from holdfast.projections.records import newer
+from holdfast.sources.ownership import make_directories, sync_directory
+from holdfast.steps import step
+
+APPLICATION_ID = 0x48664573  # "HfEs", in the file's header: told from other people's databases
+SCHEMA = 1
+PATIENCE = 30.0
+"""How many seconds to wait for another process's transaction."""
+_IDLE_READERS = 4
+_DURABLE = ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON")
+# A batch touches a page per stream: they must fit into the cache, and the log is folded back after several batches.
+_FAST = ("cache_size = -65536", "wal_autocheckpoint = 8192")
+_AT_ONCE = 500
+"""Keys in one SELECT."""
+
+# The tables have a name of ours before theirs: a read model's tables lie beside them.
+_READ = {space: f"SELECT value FROM holdfast_{space} WHERE key = ?" for space in SPACES}
+_READ_MANY = {space: f"SELECT key, value FROM holdfast_{space} WHERE key IN " for space in SPACES}
+_SCAN = {space: f"SELECT key, value FROM holdfast_{space} WHERE key >= ? ORDER BY key LIMIT ?" for space in SPACES}
+_SCAN_TO = {
+    space: f"SELECT key, value FROM holdfast_{space} WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+    for space in SPACES
+}
+_PUT = {
+    space: f"INSERT INTO holdfast_{space} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+    for space in SPACES
+}
+_DELETE = {space: f"DELETE FROM holdfast_{space} WHERE key = ?" for space in SPACES}
+
+
+class SqliteBackend:
+    """A database file with its log beside it.
+
+    Guarantees: of all processes that have it open one writes at a time; file and directory entry are durable.
+    Does not guarantee: anything on a network file system, which has no shared memory for SQLite's log.
+    """
+
+    is_persistent = True
+    has_sql = True
+
+    def __init__(self, path: str) -> None:
+        self.address = f"sqlite://{quote(path)}"
+        self._path = os.path.realpath(path)
+        self._writing = threading.Lock()
+        self.owner: int | None = None
+        """The thread that has a transaction open."""
+        self._writer: sqlite3.Connection | None = None
+        self._readers: list[sqlite3.Connection] = []  # idle ones
+        self._all_readers: set[sqlite3.Connection] = set()
+        self._is_lost: str | None = None
+        make_directories(os.path.dirname(self._path), self.address)
+        try:
+            with self.errors_explained():
+                self._writer = self._connect()
+                self._prepare(self._writer)
+            # Each time, since the process that made the file may have died before it came to this.
+            sync_directory(os.path.dirname(self._path), self.address)
+        except BaseException:
+            self.close()
+            raise
+        _open.add(self)
+
+    def read(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._reader() as reader, self.errors_explained():
+            return read_from(reader, space, keys)
+
+    def scan(self, space: Space, start: bytes, end: bytes | None, limit: int | None = None) -> list[Row]:
+        with self._reader() as reader, self.errors_explained():
+            return scan_from(reader, space, start, end, limit)
+
+    def query(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
+        with self._reader() as reader:
+            return reader.execute(sql, parameters).fetchall()
+
+    def begin(self) -> SqliteTransaction:
+        if self.owner == threading.get_ident():
+            raise nested(self.address)
+        self._writing.acquire()
+        try:
+            with self.errors_explained():
+                writer = self._usable_writer()
+                writer.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            self._writing.release()
+            raise
+        self.owner = threading.get_ident()
+        return SqliteTransaction(self, writer)
+
+    def ended(self) -> None:
+        """A transaction is over, however it ended."""
+        self.owner = None
+        self._writing.release()
+
+    def commit(self, writer: sqlite3.Connection) -> None:
+        try:
+            with step("sqlite.commit"):
+                writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            if sqlite_errors.may_have_happened(error):
+                self._is_lost = str(error)
+            raise sqlite_errors.of_commit(error, self.address) from error
+
+    def close(self) -> None:
+        _open.discard(self)
+        for connection in [*self._all_readers, self._writer]:
+            if connection is not None:
+                # After a failure of the disk there is nothing that closing could still save.
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+        self._readers, self._all_readers, self._writer = [], set(), None
+
+    def forget_in_child(self) -> None:
+        """In a forked child: leave the parent's connections alone, for good. Closing them would undo its work."""
+        for connection in [*self._all_readers, self._writer]:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        self._readers, self._all_readers, self._writer = [], set(), None
+        self._writing, self.owner = threading.Lock(), None
+
+    @contextlib.contextmanager
+    def errors_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise sqlite_errors.explained(error, self.address) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, PATIENCE, isolation_level=None, check_same_thread=False)
+
+    def _prepare(self, writer: sqlite3.Connection) -> None:
+        _check_ours(writer, self.address)
+        if writer.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise sqlite_errors.no_log(self.address)
+        for setting in (*_DURABLE, *_FAST):
+            writer.execute(f"PRAGMA {setting}")
+        if _tables(writer):
+            return
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            if _tables(writer):  # made by another process meanwhile
+                return
+            for space in SPACES:
+                columns = "key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL"
+                writer.execute(f"CREATE TABLE holdfast_{space} ({columns}) WITHOUT ROWID")
+            writer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            writer.execute(f"PRAGMA user_version = {SCHEMA}")
+            with step("sqlite.create"):
+                writer.execute("COMMIT")
+        finally:
+            writer.rollback()
+        _check_ours(writer, self.address)
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        self._usable_writer()
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            with self.errors_explained():
+                reader = self._connect()
+                reader.execute("PRAGMA query_only = ON")
+                reader.execute("PRAGMA cache_size = -16384")
+            self._all_readers.add(reader)
+        try:
+            yield reader
+        finally:
+            if reader not in self._all_readers:
+                pass  # closed meanwhile, or the parent's, which is not ours to close
+            elif len(self._readers) < _IDLE_READERS:
+                self._readers.append(reader)
+            else:
+                self._all_readers.discard(reader)
+                reader.close()
+
+    def _usable_writer(self) -> sqlite3.Connection:
+        if self._is_lost is not None:
+            raise sqlite_errors.lost(self.address, self._is_lost)
+        if self._writer is None:
+            raise closed(self.address)
+        return self._writer
+
+
+class SqliteTransaction:
+    """Holds SQLite's write lock from its beginning."""
+
+    def __init__(self, backend: SqliteBackend, writer: sqlite3.Connection) -> None:
+        self._backend = backend
+        self._writer = writer
+        self._pending: Pending | None = Pending()
+
+    def read(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._backend.errors_explained():
+            return read_from(self._writer, space, keys)
+
+    def scan(self, space: Space, start: bytes, end: bytes | None, limit: int | None = None) -> list[Row]:
+        with self._backend.errors_explained():
+            return scan_from(self._writer, space, start, end, limit)
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._writer.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            if sqlite_errors.is_of_the_medium(error):
+                raise sqlite_errors.explained(error, self._backend.address) from error
+            raise
+
+    def write(self, changes: Iterable[Change]) -> None:
+        assert self._pending is not None
+        self._pending.add(changes)
+
+    def commit(self) -> None:
+        if self._pending is None:
+            return
+        try:
+            with self._backend.errors_explained():
+                # In the order of their keys: each page of the tree is then visited once.
+                for space, puts in self._pending.puts.items():
+                    self._writer.executemany(_PUT[space], sorted(puts.items()))
+                for space, removals in self._pending.removals.items():
+                    self._writer.executemany(_DELETE[space], [(key,) for key in sorted(removals)])
+            self._backend.commit(self._writer)
+        finally:
+            self.rollback()
+
+    def rollback(self) -> None:
+        if self._pending is None:
+            return
+        self._pending = None
+        try:
+            with contextlib.suppress(sqlite3.Error):
+                self._writer.rollback()
+        finally:
+            self._backend.ended()
+
+    def __enter__(self) -> SqliteTransaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        self.commit() if kind is None else self.rollback()
+
+
+def read_from(connection: sqlite3.Connection, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+    if len(keys) == 1:
+        row = connection.execute(_READ[space], keys).fetchone()
+        return [None if row is None else row[0]]
+    found: dict[bytes, bytes] = {}
+    starts = range(0, len(keys), _AT_ONCE)
+    is_ours = len(starts) > 1 and not connection.in_transaction
+    if is_ours:
+        connection.execute("BEGIN")
+    try:
+        for start in starts:
+            some = keys[start : start + _AT_ONCE]
+            found.update(connection.execute(_READ_MANY[space] + f"({','.join('?' * len(some))})", some))
+    finally:
+        if is_ours:
+            connection.rollback()
+    return [found.get(key) for key in keys]
+
+
+def scan_from(
+    connection: sqlite3.Connection, space: Space, start: bytes, end: bytes | None, limit: int | None
+) -> list[Row]:
+    most = -1 if limit is None else limit
+    if end is None:
+        return connection.execute(_SCAN[space], (start, most)).fetchall()
+    return connection.execute(_SCAN_TO[space], (start, end, most)).fetchall()
+
+
+def _tables(connection: sqlite3.Connection) -> int:
+    found: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return found
+
+
+def _check_ours(connection: sqlite3.Connection, address: str) -> None:
+    if _tables(connection) and connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise sqlite_errors.foreign(address)
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA:
+        raise newer(address, f"its tables have version {version}, this release reads up to {SCHEMA}")
+
+
+_open: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for backend in list(_open):
+        backend.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,119 @@
+"""Where a projection stands: its version, its read model, and the position up to which that holds everything."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import Conflict, Fenced
+from holdfast.projections import keys, records
+from holdfast.projections.arguments import check_name
+from holdfast.projections.backend import Reading, Space
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """One record per projection. Every commit for it changes this one, so that two can never both go on from it."""
+
+    version: int | None
+    """Of the projection that made the read model; None if nothing was made yet."""
+    build: int
+    """Which read model this is: each rebuild and each reset begins the next one."""
+    position: int | None
+    """Everything up to it was handled. None: cursors were set by hand, and say more than a position can."""
+    revision: int
+    """Rises with each commit."""
+    updated_ms: int
+    builds: int = 1
+    """The highest number that a build was ever given."""
+    garbage: tuple[int, ...] = ()
+    """Builds that nobody reads any more, some of which may still be there."""
+    until: int | None = None
+    """Of a rebuild: the position it is for; None: the last one."""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Who works on a projection."""
+
+    token: int
+    """Rises with each taking."""
+    holder: str
+    until_ms: int
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """An event that could not be handled, and why."""
+
+    position: int
+    stream: str
+    sequence: int
+    type: str
+    error: str
+    attempts: int
+    when_ms: int
+
+
+class Track(msgspec.Struct, frozen=True):
+    """Which records belong together: those of the live read model, or those of one that is being rebuilt."""
+
+    name: str
+    escaped: bytes
+    key: bytes
+    """Of the standing, in `meta`."""
+    space: Space
+    prefix: bytes
+    """Of the cursors, in that space."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.space == "cursors"
+
+
+def live(name: str) -> Track:
+    escaped = check_name(name)
+    return Track(name, escaped, keys.STANDINGS + escaped, "cursors", escaped + b"/")
+
+
+def shadow(name: str, build: int) -> Track:
+    escaped = check_name(name)
+    return Track(name, escaped, keys.SHADOWS + escaped, "shadows", keys.of_build(escaped, build))
+
+
+def read(reading: Reading, key: bytes, address: str) -> Standing | None:
+    value = reading.read("meta", [key])[0]
+    return None if value is None else decode(key, value, address)
+
+
+def decode(key: bytes, value: bytes, address: str) -> Standing:
+    name = keys.unescaped(key[2:])
+    return records.unseal(key, value, Standing, f"the standing of projection {name[:200]!r}", address)
+
+
+def check_unchanged(reading: Reading, track: Track, known: Standing | None, address: str) -> None:
+    """`Conflict` if somebody has committed for this projection since it was read."""
+    if read(reading, track.key, address) != known:
+        raise Conflict(
+            f"Projection {track.name[:200]!r} was changed by somebody else meanwhile.",
+            code="projection.changed",
+            about=f"projection {track.name[:200]!r}",
+            unchanged="its read model and its cursors",
+            next_step="read where it stands and go on from there",
+        )
+
+
+def check_lease(reading: Reading, track: Track, lease: Lease, address: str) -> None:
+    """`Fenced` if somebody else has taken the lease."""
+    key = keys.LEASES + track.escaped
+    value = reading.read("meta", [key])[0]
+    found = None if value is None else decode_lease(key, value, address)
+    if found is None or found.token != lease.token:
+        raise Fenced(
+            f"Projection {track.name[:200]!r} was taken over by {found.holder if found else 'somebody'}.",
+            code="projection.fenced",
+            about=f"projection {track.name[:200]!r}",
+            unchanged="its read model and its cursors",
+            next_step="stop here, or wait until the lease is free",
+        )
+
+
+def decode_lease(key: bytes, value: bytes, address: str) -> Lease:
+    name = keys.unescaped(key[2:])
+    return records.unseal(key, value, Lease, f"the lease of projection {name[:200]!r}", address)

@@ -1,0 +1,122 @@
+"""What there is to know about projections, without working on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.errors import NotFound
+from holdfast.projections import keys, records, standing
+from holdfast.projections.backend import Backend
+from holdfast.projections.log import EventLog
+from holdfast.projections.standing import DeadLetter, Lease, Standing, Track
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a projection is behind."""
+
+    position: int
+    head: int
+
+    @property
+    def events(self) -> int:
+        """Of all streams, those it does not read included."""
+        return max(0, self.head - self.position)
+
+
+class ProjectionStatus(msgspec.Struct, frozen=True):
+    """One projection, for people and dashboards."""
+
+    name: str
+    version: int | None
+    lag: Lag
+    streams: int
+    """How many it has a cursor for."""
+    dead_letters: int
+    rebuilding: int | None
+    """The position of a read model that is being rebuilt beside this one."""
+    holder: str | None
+    """Who has the lease; it may have run out."""
+    updated_ms: int | None
+
+
+def lag(backend: Backend, log: EventLog, name: str) -> Lag:
+    found = required(backend, standing.live(name))
+    return Lag(found.position or 0, log.head())
+
+
+def projections(backend: Backend, log: EventLog) -> list[ProjectionStatus]:
+    head = log.head()
+    return [_status(backend, name, head) for name in sorted({*_with_a_standing(backend), *_with_cursors(backend)})]
+
+
+def dead_letters(backend: Backend, name: str) -> list[DeadLetter]:
+    track = standing.live(name)
+    found = standing.read(backend, track.key, backend.address)
+    return [] if found is None else letters_of(backend, track, found.build)
+
+
+def letters_of(backend: Backend, track: Track, build: int) -> list[DeadLetter]:
+    prefix = keys.of_build(track.escaped, build)
+    return [
+        records.unseal(key, value, DeadLetter, f"a dead letter of projection {track.name[:200]!r}", backend.address)
+        for key, value in backend.scan("letters", prefix, keys.end_of(prefix))
+    ]
+
+
+def required(backend: Backend, track: Track) -> Standing:
+    found = standing.read(backend, track.key, backend.address)
+    if found is None:
+        raise unknown(track.name, backend.address)
+    return found
+
+
+def unknown(name: str, address: str) -> NotFound:
+    return NotFound(
+        f"{address} has no projection {name[:200]!r}.",
+        code="projection.unknown",
+        about=f"projection {name[:200]!r}",
+        unchanged="the store",
+        next_step="see which there are with store.projections(), or catch it up once",
+    )
+
+
+def _status(backend: Backend, name: str, head: int) -> ProjectionStatus:
+    track = standing.live(name)
+    found = standing.read(backend, track.key, backend.address)
+    shadow = standing.read(backend, keys.SHADOWS + track.escaped, backend.address)
+    return ProjectionStatus(
+        name,
+        found.version if found else None,
+        Lag((found.position or 0) if found else 0, head),
+        len(backend.scan("cursors", track.prefix, keys.end_of(track.prefix))),
+        len(letters_of(backend, track, found.build)) if found else 0,
+        (shadow.position or 0) if shadow else None,
+        _holder(backend, track),
+        found.updated_ms if found else None,
+    )
+
+
+def _holder(backend: Backend, track: Track) -> str | None:
+    key = keys.LEASES + track.escaped
+    value = backend.read("meta", [key])[0]
+    if value is None:
+        return None
+    lease: Lease = standing.decode_lease(key, value, backend.address)
+    return lease.holder if lease.until_ms else None
+
+
+def _with_a_standing(backend: Backend) -> Iterator[str]:
+    for prefix in (keys.STANDINGS, keys.SHADOWS):
+        for key, _ in backend.scan("meta", prefix, keys.end_of(prefix)):
+            yield keys.unescaped(key.removeprefix(prefix))
+
+
+def _with_cursors(backend: Backend) -> Iterator[str]:
+    """From one name to the next, whatever the number of their cursors."""
+    start: bytes | None = b""
+    while start is not None and (rows := backend.scan("cursors", start, None, 1)):
+        escaped = rows[0][0].partition(b"/")[0]
+        yield keys.unescaped(escaped)
+        start = keys.end_of(escaped + b"/")

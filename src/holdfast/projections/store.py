@@ -1,0 +1,213 @@
+"""A store: events, the cursors of projections over them, and their read models, on one backend."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from holdfast.errors import Corrupt
+from holdfast.projections import keys, records, standing, status
+from holdfast.projections.arguments import check_number
+from holdfast.projections.backend import Backend
+from holdfast.projections.checkpoint import GlobalProjectionCheckpoint
+from holdfast.projections.cursors import Cursors
+from holdfast.projections.event import Event, NewEvent
+from holdfast.projections.log import PAGE, Append, EventLog, Expected
+from holdfast.projections.readmodel import ReadModel
+from holdfast.projections.standing import DeadLetter
+from holdfast.projections.status import Lag, ProjectionStatus
+from holdfast.projections.waiting import wait_until
+from holdfast.steps import step
+
+FORMAT = 1
+_S = TypeVar("_S")
+
+
+class ProjectionStore:
+    """`open_projections` makes it from an address. Threads may share it.
+
+        with open_projections("sqlite:///data/shop.db") as store:
+            store.append("order-17", [NewEvent("paid", {"cents": 1290})], expected="none")
+            ProjectionRunner(store).catch_up_persistent(Turnover())
+            store.view("turnover").get(b"total")
+
+    Guarantees: what returns is durable where the backend is persistent. A read model and the cursors of its projection
+    are of the same commit, always.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self.backend = backend
+        self.log = EventLog(backend, clock, ids)
+        self._clock = clock
+        self._cursors = Cursors(backend, self.now_ms)
+        self._changed = threading.Condition()
+        try:
+            self._check_format()
+        except BaseException:
+            backend.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where it is, without secrets."""
+        return self.backend.address
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether it outlives the process."""
+        return self.backend.is_persistent
+
+    # Events.
+
+    def append(self, stream: str, events: Sequence[NewEvent], expected: Expected = "any") -> list[Event]:
+        """Append events to a stream, all or none; as they were stored, with their sequences and positions.
+
+        `expected` is the version the stream must have: "any", "none" (it must be new), or how many events it holds.
+        `Conflict` if it has another: of several writers with the same expectation one wins. After `OutcomeUnknown` read
+        the stream: the events are there with their ids, or not at all.
+        """
+        return self.append_many([Append(stream, events, expected)])
+
+    def append_many(self, appends: Sequence[Append]) -> list[Event]:
+        """Append to several streams in one transaction, all or none."""
+        events = self.log.append(appends)
+        self.notify()
+        return events
+
+    def read_stream(self, stream: str, after: int = 0) -> Iterator[Event]:
+        """The events of a stream that follow a sequence, in order. None for a stream that is not there."""
+        return self.log.read_stream(stream, after)
+
+    def fold(self, stream: str, initial: _S, function: Callable[[_S, Event], _S], after: int = 0) -> _S:
+        """Fold the events of a stream that follow a sequence, in memory that does not grow with their number."""
+        return self.log.fold(stream, initial, function, after)
+
+    def read_all(self, after: int = 0) -> Iterator[Event]:
+        """All events that follow a position, in the order of their commits."""
+        return self.log.read_all(after)
+
+    def stream_version(self, stream: str) -> int:
+        """How many events a stream has; 0 if it is not there."""
+        return self.log.version(stream)
+
+    def list_streams(self, prefix: str = "", *, after: str | None = None, limit: int = PAGE) -> list[str]:
+        """A page of the names of streams that begin so, in the order of their bytes; `after` is the last one before."""
+        return self.log.list_streams(prefix, after, limit)
+
+    @property
+    def position(self) -> int:
+        """Of the last event; 0 if there is none."""
+        return self.log.head()
+
+    # Checkpoints.
+
+    def load_projection_checkpoint(self, name: str) -> GlobalProjectionCheckpoint:
+        """The cursors of a projection, all of one moment; empty if there are none. `Corrupt` if one is damaged."""
+        return self._cursors.load(name)
+
+    def save_projection_checkpoint(self, name: str, checkpoint: GlobalProjectionCheckpoint) -> None:
+        """Make the cursors of a projection exactly these: others are removed, and one may move backwards.
+
+        The read model is not touched. The next catch-up compares every stream once to find out where to go on.
+        """
+        self._cursors.save(name, checkpoint)
+        self.notify()
+
+    def advance_projection_cursors(
+        self, name: str, previous: GlobalProjectionCheckpoint, current: GlobalProjectionCheckpoint
+    ) -> int:
+        """Write the cursors that are further in `current` than in `previous`, in one step; how many were written.
+
+        None moves backwards: what somebody else has stored meanwhile stays if it is as far.
+        """
+        written = self._cursors.advance(name, previous, current)
+        self.notify()
+        return written
+
+    # Projections.
+
+    def view(self, name: str) -> ReadModel:
+        """The live read model of a projection, to read. It stays right through resets and rebuilds."""
+        return ReadModel(self.backend, name)
+
+    def lag(self, name: str) -> Lag:
+        """How far a projection is behind the last event."""
+        return status.lag(self.backend, self.log, name)
+
+    def projections(self) -> list[ProjectionStatus]:
+        """Every projection that has a read model or cursors here, by name."""
+        return status.projections(self.backend, self.log)
+
+    def dead_letters(self, name: str) -> list[DeadLetter]:
+        """The events that this projection's live read model is without, oldest first."""
+        return status.dead_letters(self.backend, name)
+
+    def wait_for(self, name: str, position: int, timeout: float = 10.0) -> None:
+        """Wait until a projection has handled everything up to a position, as `append` returns it: one's own writes.
+
+        `Unavailable` if that takes longer than `timeout` seconds.
+        """
+        check_number("position", position)
+        track = standing.live(name)
+
+        def is_there() -> bool:
+            found = standing.read(self.backend, track.key, self.address)
+            return position == 0 or (found is not None and (found.position or 0) >= position)
+
+        wait_until(is_there, self._changed, timeout, f"Projection {name[:200]!r}", f"position {position}")
+
+    def notify(self) -> None:
+        """Wake whoever waits in this process for something new."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for_news(self, seconds: float) -> None:
+        """Until something was written through this object, or for so long."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def now_ms(self) -> int:
+        return max(0, int(self._clock() * 1000))
+
+    def close(self) -> None:
+        """Let go of the backend. Fine to call twice."""
+        self.backend.close()
+
+    def __enter__(self) -> ProjectionStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _check_format(self) -> None:
+        value = self.backend.read("meta", [keys.FORMAT])[0]
+        if value is None:
+            self._make()
+            return
+        found = records.unseal(keys.FORMAT, value, int, "the record of its format", self.address)
+        if found > FORMAT:
+            raise records.newer(self.address, f"it has format {found}, this release reads up to {FORMAT}")
+
+    def _make(self) -> None:
+        with step("store.create"), self.backend.begin() as transaction:
+            if transaction.read("meta", [keys.FORMAT])[0] is not None:
+                return  # made by another process meanwhile
+            if transaction.scan("meta", b"", None, 1) or transaction.scan("events", b"", None, 1):
+                raise Corrupt(
+                    f"{self.address}: the record of its format is missing, and there are others.",
+                    code="store.record",
+                    about=self.address,
+                    unchanged="the store",
+                    next_step="restore the store from a copy, or begin with a new one at another place",
+                )
+            transaction.write([("meta", keys.FORMAT, records.seal(keys.FORMAT, FORMAT))])

@@ -1,0 +1,173 @@
+"""Read models: what a projection's handler writes, and what others read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from holdfast.projections import keys
+from holdfast.projections.arguments import (
+    MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    check_key,
+    check_prefix,
+    check_text,
+    check_value,
+)
+from holdfast.projections.backend import Backend, Change, Row, Transaction
+from holdfast.projections.pending import no_sql
+
+
+class View(Protocol):
+    """A read model as a handler sees it: an ordered map of bytes. A handler reads what it and those before it wrote."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def put(self, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, key: bytes) -> None: ...
+
+    def scan(self, prefix: bytes = b"") -> Iterator[Row]: ...
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]: ...
+
+    def table(self, name: str) -> str: ...
+
+
+class MemoryView:
+    """A read model in this process's memory, for replays whose result nobody keeps. It has no SQL."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.values.get(check_key(key))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.values[check_key(key)] = check_value(value)
+
+    def delete(self, key: bytes) -> None:
+        self.values.pop(check_key(key), None)
+
+    def scan(self, prefix: bytes = b"") -> Iterator[Row]:
+        prefix = check_prefix(prefix)
+        return iter([row for row in sorted(self.values.items()) if row[0].startswith(prefix)])
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        raise no_sql("a view in memory")
+
+    def table(self, name: str) -> str:
+        raise no_sql("a view in memory")
+
+
+_UNTOUCHED = object()
+
+
+class StoredView:
+    """A read model in the store, during one batch. What is written becomes durable with the batch's cursors.
+
+    SQL runs at once in the transaction of the batch, which the first `execute` opens: from then on nobody else can
+    write to the store until the batch is committed.
+    """
+
+    def __init__(self, backend: Backend, name: bytes, build: int, begin: Callable[[], Transaction]) -> None:
+        self._backend = backend
+        self._prefix = keys.of_build(name, build)
+        self._tables = table_prefix(name, build)
+        self._begin = begin
+        self._written: dict[bytes, bytes | None] = {}
+        self._undo: list[tuple[bytes, Any]] = []
+        self._transaction: Transaction | None = None
+        self._is_saved = False
+
+    def get(self, key: bytes) -> bytes | None:
+        key = check_key(key)
+        found = self._written.get(key, _UNTOUCHED)
+        if found is not _UNTOUCHED:
+            return found  # type: ignore[return-value]
+        return self._backend.read("views", [self._prefix + key])[0]
+
+    def put(self, key: bytes, value: bytes) -> None:
+        # Most calls, at once; what is not plain bytes of a usual size takes the long way.
+        if type(key) is not bytes or type(value) is not bytes or not 0 < len(key) <= MAX_KEY_BYTES:
+            key, value = check_key(key), check_value(value)
+        elif len(value) > MAX_VALUE_BYTES:
+            check_value(value)
+        self._undo.append((key, self._written.get(key, _UNTOUCHED)))
+        self._written[key] = value
+
+    def delete(self, key: bytes) -> None:
+        key = check_key(key)
+        self._undo.append((key, self._written.get(key, _UNTOUCHED)))
+        self._written[key] = None
+
+    def scan(self, prefix: bytes = b"") -> Iterator[Row]:
+        """Keys that begin with these bytes, in order, as they are when this is called."""
+        prefix = check_prefix(prefix)
+        found = dict(scan_views(self._backend, self._prefix, prefix))
+        for key, value in self._written.items():
+            if key.startswith(prefix):
+                if value is None:
+                    found.pop(key, None)
+                else:
+                    found[key] = value
+        return iter(sorted(found.items()))
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        """Run one statement of one's own in the batch's transaction, on tables named with `table`; its rows."""
+        if not self._is_saved:
+            if self._transaction is None:
+                self._transaction = self._begin()
+            self._transaction.execute("SAVEPOINT event")
+            self._is_saved = True
+        assert self._transaction is not None
+        return self._transaction.execute(sql, parameters)
+
+    def table(self, name: str) -> str:
+        """The quoted name of a table of this read model, for SQL. Each build has its own, removed with it."""
+        return table_name(self._tables, name)
+
+    def keep(self) -> None:
+        """The event is handled."""
+        self._undo.clear()
+        self._release()
+
+    def undo(self) -> None:
+        """As if the event had not been seen."""
+        for key, value in reversed(self._undo):
+            if value is _UNTOUCHED:
+                del self._written[key]
+            else:
+                self._written[key] = value
+        self._undo.clear()
+        if self._is_saved and self._transaction is not None:
+            self._transaction.execute("ROLLBACK TO event")
+        self._release()
+
+    def _release(self) -> None:
+        if self._is_saved and self._transaction is not None:
+            self._transaction.execute("RELEASE event")
+            self._is_saved = False
+
+    def changes(self) -> Iterable[Change]:
+        prefix = self._prefix
+        return (("views", prefix + key, value) for key, value in self._written.items())
+
+
+def scan_views(backend: Backend, of_build: bytes, prefix: bytes) -> Iterator[Row]:
+    start = of_build + prefix
+    for key, value in backend.scan("views", start, keys.end_of(start)):
+        yield key[len(of_build) :], value
+
+
+def table_prefix(name: bytes, build: int) -> str:
+    return f"view_x_{_plain(name)}_x_{build}_x_"
+
+
+def table_name(prefix: str, name: str) -> str:
+    return f'"{prefix}{_plain(check_text("table", name))}"'
+
+
+def _plain(name: bytes) -> str:
+    """Letters and digits stay, every other byte becomes `_` and two digits; `_x` therefore stands for nothing else."""
+    return "".join(chr(byte) if bytes([byte]).isalnum() else f"_{byte:02x}" for byte in name)

@@ -1,0 +1,27 @@
+"""What every backend of a projection store must do, as pytest classes to inherit.
+
+    class TestMyBackend(ProjectionConformance):
+        abilities = ProjectionAbilities(persistent=True, second_opening="shares", sql=False)
+
+        @pytest.fixture(autouse=True)
+        def place(self, tmp_path): self.path = tmp_path / "store"
+
+        def open_backend(self): return MyBackend(self.path)
+
+Everything is asked for through a `ProjectionStore`, and what is written is counted at the backend. No process is killed
+here: for that, run catch-ups under `holdfast.testing.crash`.
+"""
+
+from __future__ import annotations
+
+from holdfast.testing.conformance_projections_cursors import CursorConformance
+from holdfast.testing.conformance_projections_events import EventConformance
+from holdfast.testing.conformance_projections_life import LifeConformance
+from holdfast.testing.conformance_projections_running import RunningConformance
+from holdfast.testing.conformance_projections_subject import ProjectionAbilities, ProjectionsUnderTest
+
+__all__ = ["ProjectionAbilities", "ProjectionConformance", "ProjectionsUnderTest"]
+
+
+class ProjectionConformance(EventConformance, CursorConformance, RunningConformance, LifeConformance):
+    """Every store, whatever its medium."""

@@ -1,0 +1,20 @@
+"""Object storage that the stores of this folder's tests are on."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.servers import S3Server
+
+
+@pytest.fixture(scope="session")
+def shared_bucket(s3_server: S3Server) -> str:
+    return s3_server.new_bucket()
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, shared_bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket that this process's environment leads to."""
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    return shared_bucket

@@ -1,0 +1,38 @@
+"""The conformance suite, on every backend."""
+
+from __future__ import annotations
+
+import pytest
+from projection_places import PLACES
+
+from holdfast.projections.backend import Backend
+from holdfast.projections.opening import open_backend
+from holdfast.testing.conformance_projections import ProjectionConformance, ProjectionsUnderTest
+from holdfast.testing.conformance_projections_cursors import CursorConformance
+
+
+class _Placed(ProjectionsUnderTest):
+    @pytest.fixture(autouse=True)
+    def place(self, request: pytest.FixtureRequest, kind: str) -> None:
+        self.abilities = PLACES[kind].abilities
+        self.url = PLACES[kind].fresh(request)
+
+    def open_backend(self) -> Backend:
+        return open_backend(self.url)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "slatedb", pytest.param("slatedb-s3", marks=pytest.mark.soak)])
+class TestProjections(_Placed, ProjectionConformance):
+    """On S3 it takes a minute."""
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("kind", ["slatedb-s3"])
+class TestCursorsOnS3(_Placed, CursorConformance):
+    """Durability and fencing over HTTP."""
+
+
+def test_no_suite_hides_a_test_of_another() -> None:
+    suites = [suite for suite in ProjectionConformance.__mro__ if suite.__name__.endswith("Conformance")]
+    names = [name for suite in suites for name in vars(suite) if name.startswith("test")]
+    assert len(names) == len(set(names)) > 70
