@@ -193,7 +193,6 @@ class EventConformance(ProjectionsUnderTest):
             NewEvent("t", causation_id=5),  # type: ignore[arg-type]
             {"type": "t"},
         ],
-        ids=repr,
     )
     def test_bad_events(self, event: Any) -> None:
         store = self.open()
