@@ -15,7 +15,7 @@ from holdfast.testing.conformance_projections_subject import CountedBackend
 MANY = 100_000
 FEW = 10_000
 CHANGED = 1_000
-ROUNDS = 15
+ROUNDS = 30
 EVENTS = 50_000
 _PAID = NewEvent("paid", {"cents": 1290, "currency": "EUR"})
 

@@ -40,6 +40,14 @@ class Batch(msgspec.Struct, frozen=True):
     """The event after the last one that is committed."""
 
 
+class Redo(msgspec.Struct, frozen=True):
+    """A handler failed after it had changed tables, which only the whole transaction can undo: do the others again."""
+
+    events: int
+    """How many of the batch, from its first."""
+    failure: Failure | None = None
+
+
 class Unit:
     """The transaction of a batch: begun when first needed, and only if the projection still stands where it did."""
 
@@ -105,13 +113,34 @@ class Batches:
         # A position that took a look at every stream is kept even if nothing follows it.
         if position == start and (current.position is not None or start == 0):
             return None
-        moved = cursors.read_some(
+        batch: Batch | Redo = Redo(len(events))
+        while isinstance(batch, Redo):
+            batch = self._attempt(events, batch.events, position, known, current, now_ms, given_up, batch.failure)
+        return batch
+
+    def _attempt(
+        self,
+        events: list[Event],
+        most: int,
+        position: int,
+        known: Standing | None,
+        current: Standing,
+        now_ms: int,
+        given_up: Mapping[int, Failure],
+        failure: Failure | None,
+    ) -> Batch | Redo:
+        """Handle the first `most` of the events and commit; the one after them is known to fail, if there is one."""
+        events = events[:most]
+        before = cursors.read_some(
             self._backend, self._track, list({event.stream for event in events}), self._backend.address
         )
         unit = Unit(self._backend, self._track, known, self._lease)
         view = StoredView(self._backend, self._track.escaped, current.build, unit.begin)
         try:
-            handled, changed, letters, failure = self._handle(events, moved, view, given_up)
+            handled, changed, letters, failed_now = self._handle(events, before, view, given_up)
+            if failed_now is not None and view.has_run_sql:
+                return Redo(events.index(failed_now.event), failed_now)
+            failure = failed_now or failure
             if failure is not None:
                 position = failure.event.position - 1
                 if not changed:

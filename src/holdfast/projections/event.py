@@ -33,7 +33,7 @@ class NewEvent(msgspec.Struct, frozen=True):
     """None: the store makes one."""
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True):
+class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An event in the store, with its place in its stream and among all events."""
 
     position: int

@@ -2,7 +2,7 @@
 
 Durable by write-ahead log with full synchronisation: a commit is on disk when it returns. Transactions are SQLite's
 own and begin by taking the write lock, so that positions are given out in the order of commits and no reader ever sees
-a gap. Reads have connections of their own and never wait for a writer.
+a gap. Reads never wait for a writer: while there is one, they have connections of their own.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class SqliteBackend:
         _open.add(self)
 
     def read(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self._reader() as reader, self.errors_explained():
+        with self._warm_reader() as reader, self.errors_explained():
             return read_from(reader, space, keys)
 
     def scan(self, space: Space, start: bytes, end: bytes | None, limit: int | None = None) -> list[Row]:
-        with self._reader() as reader, self.errors_explained():
+        with self._warm_reader() as reader, self.errors_explained():
             return scan_from(reader, space, start, end, limit)
 
     def query(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
@@ -170,6 +170,18 @@ class SqliteBackend:
         finally:
             writer.rollback()
         _check_ours(writer, self.address)
+
+    @contextlib.contextmanager
+    def _warm_reader(self) -> Iterator[sqlite3.Connection]:
+        """The writer's connection if nobody writes: every commit makes the others forget the pages they have read."""
+        if not self._writing.acquire(blocking=False):
+            with self._reader() as reader:
+                yield reader
+            return
+        try:
+            yield self._usable_writer()
+        finally:
+            self._writing.release()
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:

@@ -78,7 +78,8 @@ class StoredView:
         self._written: dict[bytes, bytes | None] = {}
         self._undo: list[tuple[bytes, Any]] = []
         self._transaction: Transaction | None = None
-        self._is_saved = False
+        self.has_run_sql = False
+        """Whether the event at hand has."""
 
     def get(self, key: bytes) -> bytes | None:
         key = check_key(key)
@@ -115,12 +116,9 @@ class StoredView:
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run one statement of one's own in the batch's transaction, on tables named with `table`; its rows."""
-        if not self._is_saved:
-            if self._transaction is None:
-                self._transaction = self._begin()
-            self._transaction.execute("SAVEPOINT event")
-            self._is_saved = True
-        assert self._transaction is not None
+        if self._transaction is None:
+            self._transaction = self._begin()
+        self.has_run_sql = True
         return self._transaction.execute(sql, parameters)
 
     def table(self, name: str) -> str:
@@ -130,24 +128,16 @@ class StoredView:
     def keep(self) -> None:
         """The event is handled."""
         self._undo.clear()
-        self._release()
+        self.has_run_sql = False
 
     def undo(self) -> None:
-        """As if the event had not been seen."""
+        """As if the event had not been seen. What it did by SQL can only be undone with the whole transaction."""
         for key, value in reversed(self._undo):
             if value is _UNTOUCHED:
                 del self._written[key]
             else:
                 self._written[key] = value
         self._undo.clear()
-        if self._is_saved and self._transaction is not None:
-            self._transaction.execute("ROLLBACK TO event")
-        self._release()
-
-    def _release(self) -> None:
-        if self._is_saved and self._transaction is not None:
-            self._transaction.execute("RELEASE event")
-            self._is_saved = False
 
     def changes(self) -> Iterable[Change]:
         prefix = self._prefix
