@@ -34,7 +34,7 @@ format: $(READY) ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
 
 test: java $(READY) ## run the whole test suite
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 demo: java $(READY) ## run the demonstration
 	$(BIN)/python examples/demo.py $(ARGS)

@@ -27,7 +27,7 @@ def frozen_at(provider: str, *moment: str | int, only_in_soak: bool = False) -> 
     ("provider", "moment"),
     [
         frozen_at("hdfs", "sink.stage", "begin", 3),
-        frozen_at("rocksdb-changelog", "manifest.create", "begin", 2),
+        frozen_at("rocksdb-changelog", "manifest.create", "begin", 2, only_in_soak=True),
         frozen_at("hdfs", "sink.publish", "begin", 2, only_in_soak=True),
         frozen_at("rocksdb-changelog", "delta.merge", "begin", 2, only_in_soak=True),
     ],

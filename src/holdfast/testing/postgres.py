@@ -42,7 +42,11 @@ server=$!
 read -r order
 kill -QUIT "$server" 2>/dev/null
 wait "$server"
-[ "$order" = keep ] || rm -rf "$FOLDER"
+[ "$order" = keep ] && exit
+for _ in 1 2 3 4 5; do  # a process of the server's may still be writing its last file
+    rm -rf "$FOLDER" && exit
+    sleep 0.2
+done
 """
 
 
