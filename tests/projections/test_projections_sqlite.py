@@ -49,9 +49,14 @@ def run(program: str, url: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
+    [out] = all_ended([process])
     return out
+
+
+def all_ended(processes: list[subprocess.Popen[str]]) -> list[str]:
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    return outputs
 
 
 def test_it_is_durable(url: str) -> None:
@@ -87,9 +92,7 @@ def test_processes_append_and_project_side_by_side(url: str) -> None:
     open_projections(url).close()
     writers = [run(writing, url) for _ in range(3)]
     runners = [run(projecting, url) for _ in range(2)]
-    for process in writers:
-        ended(process)
-    assert sum(int(ended(process)) for process in runners) == 240
+    assert sum(map(int, all_ended([*writers, *runners])[3:])) == 240
     with open_projections(url) as store:
         assert [event.position for event in store.read_all()] == list(range(1, 241))
         assert [event.sequence for event in store.read_stream("shared")] == list(range(1, 121))
@@ -110,8 +113,7 @@ def test_processes_that_make_it_at_the_same_time(url: str) -> None:
         assert process.stdin is not None
         process.stdin.write("x")
         process.stdin.flush()
-    for process in processes:
-        ended(process)
+    all_ended(processes)
     with open_projections(url) as store:
         assert store.stream_version("a") == 4
 

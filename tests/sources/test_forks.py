@@ -16,7 +16,7 @@ from index_places import PLACES
 from index_works import open_at, session, snapshot
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.sources import Index, open_index, sessions
+from holdfast.sources import Index, forks, open_index, sessions
 
 PERSISTENT = [name for name, place in PLACES.items() if place.abilities.persistent]
 
@@ -24,6 +24,26 @@ PERSISTENT = [name for name, place in PLACES.items() if place.abilities.persiste
 @pytest.fixture(params=PERSISTENT)
 def url(request: pytest.FixtureRequest) -> str:
     return PLACES[request.param].fresh(request)
+
+
+class OpenInOrder(list[forks.Inherited]):
+    """In place of the set of what is open, whose order is anybody's guess: told in one order, or in the other."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    add = list.append
+
+    def discard(self, thing: forks.Inherited) -> None:
+        self[:] = [other for other in list.__iter__(self) if other is not thing]
+
+    def __iter__(self) -> Iterator[forks.Inherited]:
+        return iter(self[:: self._step])
+
+
+@pytest.fixture(params=[1, -1], ids=["oldest-first", "newest-first"])
+def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_open", OpenInOrder(request.param))
 
 
 @pytest.fixture
@@ -49,6 +69,7 @@ def forked(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.usefixtures("order")
 def test_child_can_do_nothing_and_does_no_harm(index: Index, url: str) -> None:
     session(1, 600)(index)
     scan = index.results.scan()

@@ -12,6 +12,7 @@ import ctypes
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -150,7 +151,7 @@ class SqliteBackend:
 
     def _prepare(self, writer: sqlite3.Connection) -> None:
         _check_ours(writer, self.address)
-        if writer.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        if _switched_to_log(writer) != "wal":
             raise sqlite_errors.no_log(self.address)
         for setting in (*_DURABLE, *_FAST):
             writer.execute(f"PRAGMA {setting}")
@@ -270,6 +271,20 @@ class SqliteTransaction:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
         self.commit() if kind is None else self.rollback()
+
+
+def _switched_to_log(writer: sqlite3.Connection) -> str:
+    """The mode it is in now. SQLite does not wait by itself when another process switches at the same moment."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            mode: str = writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return mode
 
 
 def read_from(connection: sqlite3.Connection, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -99,6 +99,7 @@ class PostgresBackend:
 
     def forget_in_child(self) -> None:
         self._writer.cut_off()
+        self._reader.forget_in_child()  # before it is closed below, whichever of us is told first
         self.close()
 
     def _send(self) -> None:
