@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from holdfast.testing.conformance_subject import StoreUnderTest  # noqa: E402
 from holdfast.testing.postgres import PostgresServer, postgres_server  # noqa: E402
 from holdfast.testing.servers import S3Server, moto_server  # noqa: E402
+from holdfast.testing.valkey import ValkeyServer, valkey_server  # noqa: E402
 from places import LocalPlace, MemoryPlace  # noqa: E402
 from sparks import make_session  # noqa: E402
 
@@ -47,6 +48,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def pg_server() -> Iterator[PostgresServer]:
     """One PostgreSQL server for all tests of this process; each takes a new database."""
     with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """One Valkey server for all tests of this process, which keeps everything; each takes a new index."""
+    with valkey_server() as server:
         yield server
 
 

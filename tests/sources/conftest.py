@@ -1,20 +1,10 @@
-"""Servers that the indexes of this folder's tests are on."""
+"""The database that the indexes of this folder's tests are in."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.valkey import ValkeyServer, valkey_server
-
-
-@pytest.fixture(scope="session")
-def valkey() -> Iterator[ValkeyServer]:
-    """One Valkey server for all tests of this process, which keeps everything; each takes a new index."""
-    with valkey_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

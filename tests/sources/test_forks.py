@@ -90,7 +90,7 @@ def test_child_can_do_nothing_and_does_no_harm(index: Index, url: str) -> None:
             lambda: looked.results.get(b"001"),
             index.commit,
             lambda: backend.read("results", b"001"),
-            lambda: [backend.write([("results", b"001", b"by the child")]), backend.commit()],
+            lambda: [backend.write({"results": {b"001": b"by the child"}}), backend.commit()],
         ):
             with pytest.raises(Invalid, match="forked"):
                 call()

@@ -98,8 +98,8 @@ class Machine(RuleBasedStateMachine):
     def outgrow_memory(self, key: bytes) -> None:
         """What the session holds goes on to the backend's own transaction."""
         for number in range(sessions.HELD_CHANGES):
-            self.index.results.put(key, b"%d" % number)
-        self.write(self.results, key, b"%d" % (sessions.HELD_CHANGES - 1))
+            self.index.results.put(key + b"%d" % number, b"%d" % number)
+            self.write(self.results, key + b"%d" % number, b"%d" % number)
         self.is_large = True
 
     @precondition(lambda self: self.depth < 4)

@@ -65,7 +65,7 @@ def test_half_emptied_it_is_not_shown(url: str) -> None:
     with holdfast.open_index(url) as index, index.session():
         index.results.put(b"a", b"1")
     backend = open_backend(url)
-    backend.write([("meta", records.RESET_KEY, records.encode_marker(7))])
+    backend.write({"meta": {records.RESET_KEY: records.encode_marker(7)}})
     backend.commit()
     backend.close()
     with pytest.raises(Unavailable) as refused:

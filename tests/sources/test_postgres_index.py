@@ -17,19 +17,19 @@ from psycopg import sql
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, OutcomeUnknown, Unavailable
 from holdfast.sources import postgres as subject
 from holdfast.sources import postgres_reading, postgres_tables
-from holdfast.sources.backend import Change
+from holdfast.sources.backend import Changes
 from holdfast.sources.postgres import PostgresBackend
 from holdfast.sources.postgres_looking import PostgresLooker
 from holdfast.sources.postgres_server import connect, parse
 from holdfast.testing.postgres import PASSWORD, PostgresServer
 
-A: list[Change] = [("results", b"a", b"1"), ("meta", b"m", b"1")]
-B: list[Change] = [("results", b"b", b"2"), ("results", b"a", None), ("meta", b"m", b"2")]
+A: Changes = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
+B: Changes = {"results": {b"b": b"2", b"a": None}, "meta": {b"m": b"2"}}
 AFTER_A = [(b"a", b"1"), (b"m", b"1")]
 AFTER_B = [(b"b", b"2"), (b"m", b"2")]
 
 
-def commit(backend: PostgresBackend, changes: list[Change]) -> None:
+def commit(backend: PostgresBackend, changes: Changes) -> None:
     backend.write(changes)
     backend.commit()
 
@@ -92,7 +92,7 @@ def test_second_opening_fences_the_first(url: str) -> None:
         with opened(url) as second:
             for _ in range(2):
                 with pytest.raises(Fenced):
-                    commit(first, [("meta", b"stray", b"")])
+                    commit(first, {"meta": {b"stray": b""}})
             commit(second, B)
             assert contents(first) == contents(second) == AFTER_B
 
@@ -229,7 +229,7 @@ def test_connection_that_breaks_in_the_middle_of_a_session(url: str, monkeypatch
     monkeypatch.setattr(subject, "CHUNK", 0)
     with opened(url) as backend:
         commit(backend, A)
-        backend.write([("meta", b"stray", b"")])
+        backend.write({"meta": {b"stray": b""}})
         ask(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'")
         with pytest.raises(Unavailable):
             backend.write(B)
@@ -282,18 +282,19 @@ def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkey
     with opened(url) as backend:
         expected: dict[bytes, bytes] = {}
         for turn in range(20):
-            changes: list[Change] = []
+            changes: dict[bytes, bytes | None] = {}
             for key in range(turn, 100 + turn):
                 value = None if (key + turn) % 3 == 0 else b"%d" % turn * 100
-                changes += [("results", b"%03d" % key, b"first"), ("results", b"%03d" % key, value)]
+                changes[b"%03d" % key] = value
                 expected.pop(b"%03d" % key, None)
                 if value is not None:
                     expected[b"%03d" % key] = value
-            backend.write(changes)
+            backend.write({"results": dict.fromkeys(changes, b"first")})
+            backend.write({"results": changes})
             assert contents(backend) == []
         backend.commit()
         assert contents(backend) == sorted(expected.items())
-        backend.write([("results", b"%03d" % key, bytes(500)) for key in range(100)])
+        backend.write({"results": {b"%03d" % key: bytes(500) for key in range(100)}})
         backend.rollback()
         backend.commit()
         assert contents(backend) == sorted(expected.items())
@@ -302,10 +303,10 @@ def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkey
 def test_scan_is_of_one_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_reading, "PAGE", 7)
     with opened(url) as backend:
-        commit(backend, [("results", b"%03d" % key, b"1") for key in range(100)])
+        commit(backend, {"results": {b"%03d" % key: b"1" for key in range(100)}})
         scan, unread = backend.scan("results", b""), backend.scan("results", b"")
         next(scan)
-        commit(backend, [("results", b"%03d" % key, None) for key in range(1, 100, 2)])
+        commit(backend, {"results": {b"%03d" % key: None for key in range(1, 100, 2)}})
         assert len(list(scan)) == 99
         assert len(list(unread)) == 50
         left = backend.scan("results", b"")

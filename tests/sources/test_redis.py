@@ -14,18 +14,18 @@ from cut_lines import CutLine
 
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sources import redis_reading
-from holdfast.sources.backend import Change
+from holdfast.sources.backend import Changes
 from holdfast.sources.redis import RedisBackend
 from holdfast.sources.redis_address import parse
 from holdfast.sources.redis_durability import judge, may_evict
 from holdfast.sources.redis_line import Line
 from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
 
-A: list[Change] = [("results", b"a", b"1"), ("meta", b"m", b"1")]
-B: list[Change] = [("results", b"b", b"2"), ("results", b"a", None), ("meta", b"m", b"2")]
+A: Changes = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
+B: Changes = {"results": {b"b": b"2", b"a": None}, "meta": {b"m": b"2"}}
 
 
-def commit(backend: RedisBackend, changes: list[Change]) -> None:
+def commit(backend: RedisBackend, changes: Changes) -> None:
     backend.write(changes)
     backend.commit()
 
@@ -172,7 +172,7 @@ def test_second_opening_fences_the_first(valkey: ValkeyServer) -> None:
         with opened(url) as second:
             for _ in range(2):
                 with pytest.raises(Fenced):
-                    commit(first, [("meta", b"stray", b"")])
+                    commit(first, {"meta": {b"stray": b""}})
             commit(second, B)
             assert contents(first) == contents(second) == AFTER_B
 
@@ -381,7 +381,7 @@ def test_session_beyond_the_limit_is_refused_as_a_whole(valkey: ValkeyServer) ->
         commit(backend, A)
         backend.write(B)
         with pytest.raises(Invalid):
-            backend.write([("results", b"%d" % key, bytes(1000)) for key in range(2000)])
+            backend.write({"results": {b"%d" % key: bytes(1000) for key in range(2000)}})
         for call in (lambda: backend.write(B), backend.commit):
             with pytest.raises(Invalid) as caught:
                 call()
@@ -395,12 +395,12 @@ def test_large_session_and_scan_in_pages(valkey: ValkeyServer, monkeypatch: pyte
     monkeypatch.setattr(redis_reading, "PAGE", 7)
     with opened(valkey.url()) as backend:
         expected = {b"%05d\xff\x00" % key: bytes(5000) for key in range(5000)}
-        commit(backend, [("results", key, value) for key, value in expected.items()])
+        commit(backend, {"results": expected})
         assert list(backend.scan("results", b"00")) == [(k, v) for k, v in expected.items() if k.startswith(b"00")]
         gone = [key for key in expected if key.startswith(b"01")]
         scan = backend.scan("results", b"01")
         next(scan)
-        commit(backend, [("results", key, None) for key in gone])
+        commit(backend, {"results": dict.fromkeys(gone)})
         assert len(list(scan)) < 7  # the page that was read, and no error for the others
         assert sum(1 for _ in backend.scan("results", b"")) == 4000
 

@@ -13,7 +13,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
-from holdfast.sources.backend import Change
+from holdfast.sources.backend import Changes
 from holdfast.sources.rocksdb import RocksdbBackend
 from holdfast.sources.rocksdb_directory import MARK, TEXT
 from holdfast.sources.rocksdb_looking import RocksdbLooker
@@ -31,11 +31,11 @@ def backend(path: str) -> Iterator[RocksdbBackend]:
     backend.close()
 
 
-def puts(number: int, count: int = 100, size: int = 1000) -> list[Change]:
-    return [("results", b"%03d-%05d" % (number, key), os.urandom(size)) for key in range(count)]
+def puts(number: int, count: int = 100, size: int = 1000) -> Changes:
+    return {"results": {b"%03d-%05d" % (number, key): os.urandom(size) for key in range(count)}}
 
 
-def commit(backend: RocksdbBackend, changes: list[Change]) -> None:
+def commit(backend: RocksdbBackend, changes: Changes) -> None:
     backend.write(changes)
     backend.commit()
 
@@ -135,9 +135,7 @@ def test_session_beyond_the_limit_is_refused_as_a_whole(path: str) -> None:
 
 def test_scan_ends_where_the_prefix_does(backend: RocksdbBackend) -> None:
     """The iterator has a pointer to the bound's bytes, which must not be gone before it."""
-    commit(
-        backend, [("meta", b"s/a", b""), ("meta", b"t", b""), ("results", b"key", b""), ("results", b"\xff\xff", b"")]
-    )
+    commit(backend, {"meta": {b"s/a": b"", b"t": b""}, "results": {b"key": b"", b"\xff\xff": b""}})
     for _ in range(100):
         assert list(backend.scan("meta", bytes(bytearray(b"s/")))) == [(b"s/a", b"")]
         assert list(backend.scan("results", b"\xff")) == [(b"\xff\xff", b"")]
@@ -148,7 +146,7 @@ def test_scan_is_of_one_moment(backend: RocksdbBackend) -> None:
     commit(backend, puts(1, 50))
     scan = backend.scan("results", b"")
     next(scan)
-    commit(backend, [*puts(0, 10), ("results", b"001-00007", None)])
+    commit(backend, {"results": {**puts(0, 10)["results"], b"001-00007": None}})
     assert len(list(scan)) == 49
 
 
@@ -270,7 +268,7 @@ def test_looking_while_logs_become_tables_and_tables_are_replaced(backend: Rocks
     def write_on() -> None:
         nonlocal committed
         while not is_over.wait(0.005):  # or a look would never come between
-            commit(backend, [("results", b"number", b"%d" % (committed + 1))])
+            commit(backend, {"results": {b"number": b"%d" % (committed + 1)}})
             committed += 1
             if committed % 5 == 0:
                 backend._opened().raw.flush()

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from orders import (
+    check_index_so_far,
     check_nothing_is_left_over,
     check_sinks_at_the_end,
     check_sinks_so_far,
@@ -91,6 +92,9 @@ def moments(names: Sequence[str], phases: Mapping[str, Phase], since: Event = DE
     return found
 
 
+SO_FAR = {"revenue": check_sinks_so_far, "indexed": check_index_so_far}
+
+
 class Fleet:
     """Pipelines with the same orders that live in one process at a time, and the deaths they died."""
 
@@ -165,7 +169,7 @@ class Fleet:
             if moment:
                 self.died_at[name].append(moment.event)
                 print(f"        {name}: {moment.event.name} {moment.event.phase}, {', '.join(told[:-1])}")
-            if self._work == "revenue":
+            if self._work in SO_FAR:
                 self._check_so_far(name, told[:-1])
         print(f"{time.monotonic() - began:6.1f} s")
 
@@ -174,7 +178,7 @@ class Fleet:
 
     def _check_so_far(self, name: str, told: list[str]) -> None:
         """Readers see whole epochs only, and at least those that were reported as done."""
-        visible = check_sinks_so_far(self.root(name), self.epochs)
+        visible = SO_FAR[self._work](self.root(name), self.epochs)
         assert visible >= max((int(line.removeprefix("epoch ")) for line in told), default=0)
 
     def check(self) -> None:

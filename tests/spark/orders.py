@@ -19,9 +19,12 @@ import pyarrow.dataset
 from deltalake import DeltaTable
 
 import holdfast
+from holdfast.errors import NotFound
 
 SCHEMA = "shop string, amount long, at timestamp"
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+INDEX_NAMED = "index-url"
+"""The file that has the address of a pipeline's index."""
 LATE_AFTER = 120
 """Seconds that the watermark trails behind."""
 FIRST_MINUTE = 10
@@ -141,6 +144,38 @@ def check_sinks_at_the_end(root: Path, epochs: list[list[Revenue]]) -> None:
     assert list(files.values())[: len(epochs)] == epochs
     assert not any(list(files.values())[len(epochs) :])
     assert table_rows(root / "table") == merged(epochs)
+
+
+def check_index_so_far(root: Path, epochs: list[list[Revenue]]) -> int:
+    """Rows and positions in the index are of one epoch, at most one behind the files. Returns how many these have."""
+    files = files_by_epoch(root / "files")
+    due = [*epochs, [], []]
+    assert list(files.values()) == due[: len(files)]
+    rows, sequence = _in_index(root)
+    assert len(files) - 1 <= sequence <= len(files)
+    assert rows == merged(due[:sequence])
+    return len(files)
+
+
+def check_index_at_the_end(root: Path, epochs: list[list[Revenue]]) -> None:
+    """Everything was delivered, once, to files and index, and nothing is left over."""
+    files = check_index_so_far(root, epochs)
+    assert files >= len(epochs)
+    assert _in_index(root) == (merged(epochs), files)
+    assert not (root / "staging").exists()
+    check_nothing_is_left_over(root)
+
+
+def _in_index(root: Path) -> tuple[list[Revenue], int]:
+    """The rows, and the sequence of the one source; nothing and 0 for one that was not made yet."""
+    try:
+        index = holdfast.open_index((root / INDEX_NAMED).read_text(), read_only=True)
+    except NotFound:
+        return [], 0
+    with index:
+        rows = sorted(Revenue(**json.loads(value)) for _, value in index.results.scan())
+        checkpoint = index.checkpoints.read_checkpoint("orders")
+    return rows, 0 if checkpoint is None else checkpoint.sequence
 
 
 def check_nothing_is_left_over(root: Path, *, was_taken_over: bool = False) -> None:

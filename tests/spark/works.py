@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orders import BEGIN, LATE_AFTER, SCHEMA
+from orders import BEGIN, INDEX_NAMED, LATE_AFTER, SCHEMA
 
-from holdfast.sinks import DeltaSink, FileSink
+from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, packing, watch
 from holdfast.steps import observe
 from holdfast.testing.crash import Acknowledge
@@ -142,7 +142,20 @@ def luck_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipe
     return pipeline, frame
 
 
+def indexed_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
+    """Revenue per shop and minute, as changed rows into files and by key into the index that a file there names."""
+    pipeline = Pipeline(name, checkpoints=place / "store")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    frame = revenue_of(pipeline.source("orders", stream))
+    pipeline.sink("files", FileSink(place / "files"))
+    url = (place / INDEX_NAMED).read_text()
+    pipeline.sink("index", IndexSink(url, ["shop", "minute"], staging=place / "staging"))
+    return pipeline, frame
+
+
 PIPELINES = {"revenue": revenue_pipeline, "luck": luck_pipeline}
+"""What also runs on a cluster."""
+ALL_PIPELINES = PIPELINES | {"indexed": indexed_pipeline}
 
 
 def alone(

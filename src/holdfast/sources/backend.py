@@ -6,14 +6,14 @@ encoding of checkpoints, the configuration hash, resets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Literal, Protocol
 
 Space = Literal["meta", "results"]
 """Two maps under one commit: checkpoints and the index's own records; what the query's results are."""
 
-Change = tuple[Space, bytes, bytes | None]
-"""One key with its new value; None removes it."""
+Changes = Mapping[Space, Mapping[bytes, bytes | None]]
+"""Keys with their new values, by space; None removes a key."""
 
 
 class Backend(Protocol):
@@ -39,7 +39,7 @@ class Backend(Protocol):
         In memory that does not grow with their number, as of one moment where the medium can.
         """
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Changes) -> None:
         """Add to the transaction that is open; begins one if none is. Later changes of a key win."""
 
     def commit(self) -> None:

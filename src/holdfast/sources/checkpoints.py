@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from holdfast.sources import records
 from holdfast.sources.arguments import check_position, check_source_id, check_u64
-from holdfast.sources.backend import Backend, Change
+from holdfast.sources.backend import Backend
 from holdfast.sources.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.sources.gap import Gap
 from holdfast.sources.sessions import Sessions
@@ -63,13 +63,13 @@ class SourceCheckpoints:
         """Remove every checkpoint, every recorded gap and the configuration hash, in one atomic step. Results stay."""
         self._sessions.check_usable()
         keys = itertools.chain([records.HASH_KEY], self._keys(records.CHECKPOINTS), self._keys(records.GAPS))
-        self._sessions.commit_alone("index.clear", (("meta", key, None) for key in keys))
+        self._sessions.commit_alone("index.clear", "meta", ((key, None) for key in keys))
 
     def write_config_hash(self, hash: int) -> None:
         """Store the configuration's hash, durable on return."""
         self._sessions.check_usable()
         value = records.encode_hash(check_u64("hash", hash))
-        self._sessions.commit_alone("index.configure", [("meta", records.HASH_KEY, value)])
+        self._sessions.commit_alone("index.configure", "meta", [(records.HASH_KEY, value)])
 
     def read_config_hash(self) -> int | None:
         """The stored hash; None if there is none."""
@@ -88,11 +88,11 @@ class SourceCheckpoints:
         told = why[:MOST_WHY].encode(errors="backslashreplace").decode()  # it may quote a file's name
         gap = Gap(source_id, before.source_position if before else None, to_position, self._now(), told)
         last = max((records.gap_number(found) for found in self._keys(records.GAPS)), default=0)
-        changes: list[Change] = [
-            ("meta", records.gap_key(last + 1), records.encode_gap(records.gap_key(last + 1), gap)),
-            ("meta", key, records.encode_checkpoint(key, sequence, to_position, gap.when_ms)),
+        changes = [
+            (records.gap_key(last + 1), records.encode_gap(records.gap_key(last + 1), gap)),
+            (key, records.encode_checkpoint(key, sequence, to_position, gap.when_ms)),
         ]
-        self._sessions.commit_alone("index.gap", changes)
+        self._sessions.commit_alone("index.gap", "meta", changes)
         return gap
 
     def gaps(self) -> list[Gap]:

@@ -158,7 +158,7 @@ class Index:
                 )
             if not makes_it:
                 raise not_there(self.address)
-            self._sessions.commit_alone("index.create", [("meta", records.FORMAT_KEY, records.encode_format())])
+            self._sessions.commit_alone("index.create", "meta", [(records.FORMAT_KEY, records.encode_format())])
             return
         found = records.decode_format(value, self.address)
         if found > records.FORMAT:

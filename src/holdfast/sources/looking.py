@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 from holdfast.errors import Invalid, NotFound
-from holdfast.sources.backend import Change, Space
+from holdfast.sources.backend import Changes, Space
 
 
 class Looker(Protocol):
@@ -34,7 +34,7 @@ class LookedAt:
         self.scan = looker.scan
         self.close = looker.close
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Changes) -> None:
         raise self._refusal()
 
     def commit(self) -> None:

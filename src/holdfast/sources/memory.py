@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from holdfast.errors import Conflict
-from holdfast.sources.backend import Change, Space
+from holdfast.sources.backend import Changes, Space
 
 _open_names: set[str] = set()
 _names_lock = threading.Lock()
@@ -35,7 +35,7 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._values: dict[Space, dict[bytes, bytes]] = {"meta": {}, "results": {}}
         self._sorted: dict[Space, list[bytes]] = {}
-        self._written: list[Change] = []
+        self._written: dict[Space, dict[bytes, bytes | None]] = {"meta": {}, "results": {}}
 
     def read(self, space: Space, key: bytes) -> bytes | None:
         with self._lock:
@@ -52,26 +52,29 @@ class MemoryBackend:
                 end += 1
             return iter([(key, values[key]) for key in keys[start:end]])
 
-    def write(self, changes: Sequence[Change]) -> None:
-        self._written.extend(changes)
+    def write(self, changes: Changes) -> None:
+        for space, of_space in changes.items():
+            self._written[space].update(of_space)
 
     def commit(self) -> None:
         with self._lock:
-            for space, key, value in self._written:
+            for space, changes in self._written.items():
                 values = self._values[space]
-                if (key in values) is (value is None):
-                    self._sorted.pop(space, None)
-                if value is None:
-                    values.pop(key, None)
-                else:
-                    values[key] = value
-            self._written = []
+                for key, value in changes.items():
+                    if (key in values) is (value is None):
+                        self._sorted.pop(space, None)
+                    if value is None:
+                        values.pop(key, None)
+                    else:
+                        values[key] = value
+            self.rollback()
 
     def rollback(self) -> None:
-        self._written = []
+        for changes in self._written.values():
+            changes.clear()
 
     def close(self) -> None:
-        self._written = []
+        self.rollback()
         with _names_lock:
             _open_names.discard(self._name)
         self._name = ""

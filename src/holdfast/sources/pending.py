@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.sources.backend import Change, Space
+from holdfast.sources.backend import Changes, Space
 
 LIMIT = 512 << 20
 """Bytes of keys and values that a transaction may hold in memory."""
@@ -32,13 +30,11 @@ class Pending:
         self.size = 0
         """An upper bound: a key that was changed twice counts twice."""
 
-    def add(self, changes: Sequence[Change]) -> None:
-        size = 0
-        into = self.changes
-        for space, key, value in changes:
-            into[space][key] = value
-            size += len(key) + (len(value) if value is not None else 0)
-        self.size += size + OVERHEAD * len(changes)
+    def add(self, changes: Changes) -> None:
+        for space, of_space in changes.items():
+            self.changes[space].update(of_space)
+            self.size += sum(map(len, of_space)) + sum(map(len, filter(None, of_space.values())))
+            self.size += OVERHEAD * len(of_space)
 
     def __bool__(self) -> bool:
         return bool(self.changes["meta"] or self.changes["results"])

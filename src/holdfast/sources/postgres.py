@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from holdfast.errors import HoldfastError
 from holdfast.sources import forks
-from holdfast.sources.backend import Change
+from holdfast.sources.backend import Changes
 from holdfast.sources.pending import Pending
 from holdfast.sources.postgres_commit import Writer
 from holdfast.sources.postgres_reading import Reader
@@ -52,7 +51,7 @@ class PostgresBackend:
             self.close()
             raise
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Changes) -> None:
         self._check_open()
         if self._failed:
             raise self._failed

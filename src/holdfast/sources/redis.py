@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from holdfast.errors import HoldfastError
-from holdfast.sources.backend import Change
+from holdfast.sources.backend import Changes
 from holdfast.sources.pending import LIMIT, Pending, too_large
 from holdfast.sources.redis_address import parse
 from holdfast.sources.redis_commit import Committer
@@ -50,7 +48,7 @@ class RedisBackend:
         """What the server keeps of what it acknowledges: a sentence about it, without the full stop."""
         return self._server.keeping.words if self._server.keeping else ""
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Changes) -> None:
         if self._failed:
             raise self._failed
         self._pending.add(changes)

@@ -6,12 +6,11 @@ last commit sets the hash and removes the marker. Whoever opens an index with a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 
 from holdfast.errors import Unavailable
 from holdfast.sources import records
-from holdfast.sources.backend import Backend, Change, Space
+from holdfast.sources.backend import Backend, Space
 from holdfast.sources.sessions import Sessions
 
 CHUNK = 4096
@@ -29,10 +28,10 @@ def has_anything(backend: Backend) -> bool:
 
 def reset(backend: Backend, sessions: Sessions, config_hash: int | None) -> None:
     """Empty the index and leave this hash, or none. Until it is done, nobody reads or writes anything else."""
-    marker: list[Change] = [("meta", records.RESET_KEY, records.encode_marker(config_hash))]
+    marker = [(records.RESET_KEY, records.encode_marker(config_hash))]
     sessions.refusal = lambda: _unfinished(backend.address)
     try:
-        sessions.commit_alone("reset.begin", marker)
+        sessions.commit_alone("reset.begin", "meta", marker)
     except BaseException:
         if backend.read("meta", records.RESET_KEY) is None:  # as it was; if it cannot be told, it stays refused
             sessions.refusal = None
@@ -48,21 +47,17 @@ def finish(backend: Backend, sessions: Sessions) -> None:
         return
     config_hash = records.decode_marker(value, backend.address)
     for space, prefix in _EMPTIED:
-        removals = _removals(backend, space, prefix)
+        removals = ((key, None) for key, _ in backend.scan(space, prefix))
         while chunk := list(islice(removals, CHUNK)):
-            sessions.commit_alone("reset.clear", chunk)
+            sessions.commit_alone("reset.clear", space, chunk)
     new_hash = None if config_hash is None else records.encode_hash(config_hash)
-    sessions.commit_alone("reset.finish", [("meta", records.HASH_KEY, new_hash), ("meta", records.RESET_KEY, None)])
+    sessions.commit_alone("reset.finish", "meta", [(records.HASH_KEY, new_hash), (records.RESET_KEY, None)])
 
 
 def refuse_unfinished(backend: Backend) -> None:
     """Whoever only looks cannot finish it, and must not take what is left for the whole."""
     if backend.read("meta", records.RESET_KEY) is not None:
         raise _unfinished(backend.address)
-
-
-def _removals(backend: Backend, space: Space, prefix: bytes) -> Iterator[Change]:
-    return ((space, key, None) for key, _ in backend.scan(space, prefix))
 
 
 def _unfinished(address: str) -> Unavailable:

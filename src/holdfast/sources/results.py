@@ -24,8 +24,8 @@ class ResultIndex:
         if type(key) is bytes is type(value) and 0 < len(key) <= MAX_KEY_BYTES and len(value) <= SMALL:
             session = self._sessions
             if session.owner == get_ident():
-                held = session.held
-                held.append(("results", key, value))
+                held = session.held_results
+                held[key] = value
                 if len(held) >= sessions.HELD_CHANGES:
                     session.hand_on()
                 return

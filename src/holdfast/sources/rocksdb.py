@@ -8,13 +8,13 @@ A commit is one write batch, synced before it returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rocksdict import WriteBatch, WriteOptions
 
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.sources import forks
-from holdfast.sources.backend import Change, Space
+from holdfast.sources.backend import Changes, Space
 from holdfast.sources.pending import LIMIT, too_large
 from holdfast.sources.rocksdb_directory import Claim, address_of
 from holdfast.sources.rocksdb_reading import SPACES, Database, explained, shown
@@ -55,18 +55,20 @@ class RocksdbBackend:
     def scan(self, space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._opened().scan(space, prefix)
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Changes) -> None:
         self._opened()
         if self._failed:
             raise self._failed
         if self._batch is None:
             self._batch = WriteBatch(raw_mode=True)
         put, delete = self._batch.put, self._batch.delete
-        for space, key, value in changes:
-            if value is None:
-                delete(SPACES[space] + key)
-            else:
-                put(SPACES[space] + key, value)
+        for space, of_space in changes.items():
+            prefix = SPACES[space]
+            for key, value in of_space.items():
+                if value is None:
+                    delete(prefix + key)
+                else:
+                    put(prefix + key, value)
         if self._batch.size_in_bytes() > self._limit:
             self._batch = None
             self._failed = too_large(self._limit, self.address)

@@ -15,7 +15,7 @@ from threading import get_ident
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.sources import forks
-from holdfast.sources.backend import Backend, Change, Space
+from holdfast.sources.backend import Backend, Changes, Space
 from holdfast.steps import step
 
 HELD_CHANGES = 4096
@@ -40,7 +40,8 @@ class Sessions:
         self.owner = 0
         """The thread that has begun the session; 0 if there is none."""
         self._serial = 0
-        self.held: list[Change] = []
+        self.held_results: dict[bytes, bytes | None] = {}
+        self._held_meta: dict[bytes, bytes | None] = {}
         """What the session has changed and the backend does not know yet."""
         self._held_bytes = 0
         self._is_handed_on = False
@@ -86,7 +87,7 @@ class Sessions:
             if self._depth > 1:
                 self._depth -= 1
                 return
-            serial, held, is_handed_on = self._serial, self.held, self._is_handed_on
+            serial, held, is_handed_on = self._serial, self._held(), self._is_handed_on
             self._forget()
             if held or is_handed_on:
                 try:
@@ -131,10 +132,11 @@ class Sessions:
     def add(self, space: Space, key: bytes, value: bytes | None) -> None:
         """One change of the session. Without a session: at once in memory, `Invalid` where commits last."""
         if self.owner == get_ident():
-            self.held.append((space, key, value))
+            held = self.held_results if space == "results" else self._held_meta
+            held[key] = value
             if value is not None and len(value) > SMALL:
                 self._held_bytes += len(value)
-            if self._held_bytes >= HELD_BYTES or len(self.held) >= HELD_CHANGES:
+            if self._held_bytes >= HELD_BYTES or len(held) >= HELD_CHANGES:
                 self.hand_on()
             return
         with self._lock:
@@ -149,9 +151,9 @@ class Sessions:
                     unchanged="the index",
                     next_step="write inside `with index.session():`",
                 )
-            self._apply([(space, key, value)])
+            self._apply({space: {key: value}})
 
-    def commit_alone(self, name: str, changes: Iterable[Change]) -> None:
+    def commit_alone(self, name: str, space: Space, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Commit these changes as one step of this name, whatever becomes of the session around it, if there is one."""
         with self._lock:
             self._check_thread("write")
@@ -166,8 +168,8 @@ class Sessions:
                 )
             with step(name), self._rolled_back_on_failure():
                 rest = iter(changes)
-                while chunk := list(islice(rest, HELD_CHANGES)):
-                    self._backend.write(chunk)
+                while chunk := dict(islice(rest, HELD_CHANGES)):
+                    self._backend.write({space: chunk})
                 self._backend.commit()
 
     def close(self) -> None:
@@ -183,10 +185,15 @@ class Sessions:
         self.refusal = lambda: forks.closed_or_forked(self._backend.address)
         self._forget()
 
-    def _apply(self, changes: list[Change]) -> None:
+    def _held(self) -> Changes:
+        """By space, without those that nothing was changed in."""
+        held: Changes = {"results": self.held_results, "meta": self._held_meta}
+        return {space: changes for space, changes in held.items() if changes}
+
+    def _apply(self, changes: Changes) -> None:
         with self._rolled_back_on_failure():
             if changes:
-                with step("index.write", changes=len(changes)):
+                with step("index.write", changes=_number_of(changes)):
                     self._backend.write(changes)
             with step("index.commit"):
                 self._backend.commit()
@@ -194,10 +201,11 @@ class Sessions:
     def hand_on(self) -> None:
         """Let the backend's transaction have what is held: it is as much as memory is given for."""
         with self._lock:
-            held, self.held, self._held_bytes = self.held, [], 0
+            held = self._held()
+            self._let_go()
             self._is_handed_on = True
             try:
-                with step("index.write", changes=len(held)):
+                with step("index.write", changes=_number_of(held)):
                     self._backend.write(held)
             except BaseException:
                 self._undo(_BY_A_FAILURE)
@@ -213,9 +221,11 @@ class Sessions:
     def _forget(self) -> None:
         self._depth = 0
         self.owner = 0
-        self.held = []
-        self._held_bytes = 0
+        self._let_go()
         self._is_handed_on = False
+
+    def _let_go(self) -> None:
+        self.held_results, self._held_meta, self._held_bytes = {}, {}, 0
 
     @contextlib.contextmanager
     def _rolled_back_on_failure(self) -> Iterator[None]:
@@ -252,3 +262,7 @@ class Sessions:
             unchanged="what was committed before the session",
             next_step="let the error that ended it reach the outermost block, then do the change again",
         )
+
+
+def _number_of(changes: Changes) -> int:
+    return sum(map(len, changes.values()))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
 from holdfast.sources import forks, sqlite_errors
-from holdfast.sources.backend import Change, Space
+from holdfast.sources.backend import Changes, Space
 from holdfast.sources.ownership import FileLock, make_directories, sync_directory
 from holdfast.steps import step
 
@@ -32,12 +32,12 @@ SCAN: dict[Space, str] = {
 }
 # Changes go in as they are: the numbers pass over the first member, which is the space, and name the last one always.
 _PUT: dict[Space, str] = {
-    "meta": "INSERT INTO meta VALUES (?2, ?3) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-    "results": "INSERT INTO results VALUES (?2, ?3) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    "meta": "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    "results": "INSERT INTO results VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
 }
 _DELETE: dict[Space, str] = {
-    "meta": "DELETE FROM meta WHERE key = ?2 AND ?3 IS NULL",
-    "results": "DELETE FROM results WHERE key = ?2 AND ?3 IS NULL",
+    "meta": "DELETE FROM meta WHERE key = ?",
+    "results": "DELETE FROM results WHERE key = ?",
 }
 
 
@@ -88,13 +88,17 @@ class SqliteBackend:
                 with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile, with the whole index
                     rows.close()
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Changes) -> None:
         writer = self._usable_writer()
         with self._errors_explained():
             if not writer.in_transaction:
                 writer.execute("BEGIN IMMEDIATE")
-            for space, is_removal, run in _runs(changes):
-                writer.executemany((_DELETE if is_removal else _PUT)[space], run)
+            for space, of_space in changes.items():
+                puts, removals = _parted(of_space)
+                if puts:
+                    writer.executemany(_PUT[space], puts.items())
+                if removals:
+                    writer.executemany(_DELETE[space], removals)
 
     def commit(self) -> None:
         writer = self._usable_writer()
@@ -197,11 +201,11 @@ class SqliteBackend:
             raise sqlite_errors.explained(error, self.address) from error
 
 
-def _runs(changes: Sequence[Change]) -> Iterator[tuple[Space, bool, Sequence[Change]]]:
-    """Stretches of changes that one statement does. Order matters: a key may be put and deleted by turns."""
-    start, space, is_removal = 0, changes[0][0], changes[0][2] is None
-    for at, (its_space, _, value) in enumerate(changes):
-        if its_space is not space or (value is None) is not is_removal:
-            yield space, is_removal, changes[start:at]
-            start, space, is_removal = at, its_space, value is None
-    yield space, is_removal, changes[start:] if start else changes
+def _parted(
+    changes: Mapping[bytes, bytes | None],
+) -> tuple[Mapping[bytes, bytes | None], list[tuple[bytes]]]:
+    """Values to put, and keys to remove; most often there are none of these."""
+    removals = [(key,) for key, value in changes.items() if value is None] if None in changes.values() else []
+    if not removals:
+        return changes, removals
+    return {key: value for key, value in changes.items() if value is not None}, removals

@@ -62,7 +62,7 @@ class IndexUnderTest:
 
     def plant(self, space: Space, key: bytes, value: bytes | None) -> None:
         """Put a value there, or take one away, as nobody but a broken disk would."""
-        self._backends[-1].write([(space, key, value)])
+        self._backends[-1].write({space: {key: value}})
         self._backends[-1].commit()
 
     def planted(self, space: Space, key: bytes) -> bytes:
