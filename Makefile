@@ -40,7 +40,7 @@ demo: java $(READY) ## run the demonstration
 	$(BIN)/python examples/demo.py $(ARGS)
 
 soak: java $(READY) ## every step killed, every file damaged, random deaths: hours
-	$(BIN)/pytest -m soak tests/spark
+	$(BIN)/pytest -m soak
 	$(BIN)/python tests/spark/soak.py $(ARGS)
 
 bench: $(READY) ## run the benchmarks and print a table

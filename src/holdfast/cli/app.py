@@ -33,6 +33,7 @@ VERBS = {
     "prune": "Remove old checkpoints.",
     "gc": "Remove what no checkpoint owns.",
     "sources": "List the sources of an index, or clear them.",
+    "projections": "List the projections of a store; empty or rebuild one.",
 }
 
 HELP = """Run a pipeline; look at, verify, repair and clean up its checkpoints.
@@ -53,6 +54,7 @@ Examples:
   holdfast prune /data/orders --keep 10 --dry-run   what would go
   holdfast gc /data/orders --older-than 1h          sweep what crashes left behind
   holdfast sources sqlite:///data/turnover.db       how far an index has read its sources
+  holdfast projections sqlite:///data/shop.db       how far each projection has come
 
 \b
 Exit codes:

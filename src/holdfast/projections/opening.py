@@ -12,13 +12,19 @@ from typing import Any
 from holdfast.errors import Invalid
 from holdfast.objects.address import CLOUD_SCHEMES, without_secrets
 from holdfast.projections.backend import Backend
+from holdfast.projections.looking import LookedAt
 from holdfast.projections.memory import MemoryBackend
 from holdfast.projections.sqlite import SqliteBackend
+from holdfast.projections.sqlite_looking import SqliteLooker
 from holdfast.projections.store import ProjectionStore
 
 
 def open_projections(
-    url: str, *, clock: Callable[[], float] = time.time, ids: Callable[[], str] = lambda: uuid.uuid4().hex
+    url: str,
+    *,
+    read_only: bool = False,
+    clock: Callable[[], float] = time.time,
+    ids: Callable[[], str] = lambda: uuid.uuid4().hex,
 ) -> ProjectionStore:
     """Open the store at an address; it is made if it is not there.
 
@@ -27,27 +33,32 @@ def open_projections(
     one before. `file:///path` is SlateDB on local files, for development: it does not sync. `memory://` is new each
     time, `memory://name` is shared within this process; both are gone when closed. `clock` gives the time of day and
     `ids` makes the ids of events, for tests.
+
+    `read_only` is for a look: nothing is made or changed, nobody is fenced, and a store that is not there is
+    `NotFound`. On SlateDB it is a look at the moment of the opening, and good for some minutes.
     """
-    return ProjectionStore(open_backend(url), clock=clock, ids=ids)
+    return ProjectionStore(open_backend(url, read_only=read_only), clock=clock, ids=ids)
 
 
-def open_backend(url: Any) -> Backend:
+def open_backend(url: Any, *, read_only: bool = False) -> Backend:
     """The maps of bytes behind a store."""
     if not isinstance(url, str) or "://" not in url or "\0" in url:
         raise _refused(f"{url!r} is not the address of a store.", repr(url))
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme == "memory":
-        return MemoryBackend(rest.strip("/"))
+        memory = MemoryBackend(rest.strip("/"))
+        return LookedAt(memory) if read_only else memory
     if scheme == "sqlite":
-        return SqliteBackend(_path(scheme, rest))
+        path = _path(scheme, rest)
+        return LookedAt(SqliteLooker(path)) if read_only else SqliteBackend(path)
     if scheme == "file":
-        return _slatedb("file:///", _path(scheme, rest).strip("/"))
+        return _slatedb("file:///", _path(scheme, rest).strip("/"), read_only)
     if scheme in CLOUD_SCHEMES:
         bucket, _, path = rest.partition("/")
         if not bucket or not path.strip("/") or "?" in rest or "#" in rest:
             raise _refused(f"{without_secrets(url)} names no path in a bucket.", without_secrets(url))
-        return _slatedb(f"{scheme}://{bucket}", path.strip("/"))
+        return _slatedb(f"{scheme}://{bucket}", path.strip("/"), read_only)
     raise Invalid(
         f"{scheme}:// is not a kind of store that Holdfast knows.",
         code="address.scheme",
@@ -57,9 +68,9 @@ def open_backend(url: Any) -> Backend:
     )
 
 
-def _slatedb(root: str, path: str) -> Backend:
+def _slatedb(root: str, path: str, read_only: bool) -> Backend:
     try:
-        module = importlib.import_module("holdfast.projections.slatedb")
+        module = importlib.import_module(f"holdfast.projections.{'slatedb_looking' if read_only else 'slatedb'}")
     except ModuleNotFoundError as error:
         raise Invalid(
             f"A store on object storage needs the package {error.name}.",
@@ -68,7 +79,7 @@ def _slatedb(root: str, path: str) -> Backend:
             unchanged="everything",
             next_step="pip install 'holdfast[slatedb]'",
         ) from error
-    backend: Backend = module.SlatedbBackend(root, path)
+    backend: Backend = LookedAt(module.SlatedbLooker(root, path)) if read_only else module.SlatedbBackend(root, path)
     return backend
 
 

@@ -161,7 +161,8 @@ class CrashRing:
 
 
 def _start(entry: str, **streams: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", _BOOT.format(entry), json.dumps(sys.path)]
+    # A child that dies of its own accord, in native code, says in which of its threads.
+    command = [sys.executable, "-X", "faulthandler", "-c", _BOOT.format(entry), json.dumps(sys.path)]
     # A session of its own: whatever is started in it can be told by that, whichever process group it moves to.
     return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True, **streams)
 
@@ -282,7 +283,7 @@ def _whole_lines(folder: str, name: str) -> list[Any]:
 
 def _tail(folder: str, name: str) -> str:
     with contextlib.suppress(FileNotFoundError):
-        return Path(folder, name).read_text(errors="replace")[-8000:]
+        return Path(folder, name).read_text(errors="replace")[-20_000:]
     return ""
 
 
