@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from holdfast.decoding import converted
 from holdfast.errors import Corrupt
 
 FORMAT_VERSION = 1
@@ -258,7 +259,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         """
         try:
             msgspec.json.encode(self)
-            msgspec.convert(msgspec.to_builtins(self), CheckpointManifest)
+            converted(msgspec.to_builtins(self), CheckpointManifest)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             return [Issue(f"a field holds what it cannot: {error}", True)]
         return [

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from holdfast.decoding import converted, json_decoder
 from holdfast.errors import Corrupt, Invalid
 from holdfast.manifest import MAX_U64, UNKNOWN_KEY, CheckpointManifest
 
@@ -32,7 +33,7 @@ def encode(manifest: CheckpointManifest) -> bytes:
         compact = msgspec.json.encode(manifest)
         if UNKNOWN_KEY.encode() in compact:
             compact = msgspec.json.encode(_plain(manifest))
-        _check_ranges(msgspec.json.decode(compact, type=CheckpointManifest))  # what cannot be read must not be written
+        _check_ranges(json_decoder(CheckpointManifest).decode(compact))  # what cannot be read must not be written
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise Invalid(
             f"The manifest of checkpoint {manifest.checkpoint_id} cannot be written: {error}.",
@@ -61,7 +62,7 @@ def decode(body: bytes, *, about: str, checkpoint_id: int | None = None) -> Chec
         raise _corrupt(about, "manifest.checksum", "its checksum does not match its content")
     try:
         raw = msgspec.json.decode(body)
-        manifest = _check_ranges(msgspec.convert(raw, CheckpointManifest))
+        manifest = _check_ranges(converted(raw, CheckpointManifest))
     except RecursionError:
         raise _corrupt(about, "manifest.json", "it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:

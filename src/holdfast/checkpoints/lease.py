@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.decoding import json_decoder
 from holdfast.errors import Conflict, Corrupt, Fenced, NotFound, Unavailable
 from holdfast.objects.medium import Objects
 from holdfast.steps import step
@@ -111,7 +112,7 @@ def _key(generation: int) -> str:
 
 def _read(objects: Objects, generation: int) -> LeaseRecord:
     try:
-        return msgspec.json.decode(objects.read(_key(generation), limit=1 << 16), type=LeaseRecord)
+        return json_decoder(LeaseRecord).decode(objects.read(_key(generation), limit=1 << 16))
     except (NotFound, Corrupt, msgspec.MsgspecError):
         return LeaseRecord(generation, "somebody unknown", 0)
 

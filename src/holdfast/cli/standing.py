@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.checkpoints.lease import LeaseRecord, current
 from holdfast.cli.reading import Opened, look_at, stored_size
+from holdfast.decoding import converted
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.manifest import CheckpointManifest
 
@@ -49,7 +50,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     def last_epoch(self) -> LastEpoch | None:
         """How the last epoch that Spark counted as done went; it is recorded with the one after it."""
         try:
-            return msgspec.convert(self.runtime.get("last_epoch") or None, LastEpoch)
+            return converted(self.runtime.get("last_epoch") or None, LastEpoch)
         except msgspec.ValidationError:
             return None
 

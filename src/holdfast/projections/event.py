@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.decoding import json_decoder
 from holdfast.errors import Invalid
 from holdfast.projections.arguments import (
     BUFFERS,
@@ -55,7 +56,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if not self.is_json:
             raise self._undecodable("its payload is bytes, not JSON")
         try:
-            return msgspec.json.decode(self.payload, type=kind)
+            return json_decoder(kind).decode(self.payload)
         except msgspec.MsgspecError as error:
             raise self._undecodable(f"its payload does not decode: {error}") from None
 

@@ -6,6 +6,7 @@ import os
 
 import msgspec
 
+from holdfast.decoding import json_decoder
 from holdfast.errors import Conflict, Invalid, NotFound, Unavailable
 from holdfast.objects.local import LocalObjects
 from holdfast.steps import step
@@ -72,7 +73,7 @@ def _read(path: str) -> Owner | None:
     except NotFound:
         return None
     try:
-        return msgspec.json.decode(body, type=Owner)
+        return json_decoder(Owner).decode(body)
     except msgspec.DecodeError as error:
         raise _refused(
             f"{OWNER_FILE} cannot be understood ({error}), so it is not known whose directory this is.",

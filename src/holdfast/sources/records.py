@@ -19,6 +19,7 @@ import struct
 import google_crc32c
 import msgspec
 
+from holdfast.decoding import msgpack_decoder
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sources.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.sources.gap import Gap
@@ -106,7 +107,7 @@ def decode_gap(key: bytes, value: bytes, address: str) -> Gap:
     what = f"a recorded gap ({key!r})"
     body = _unseal(key, value, what, address)
     try:
-        return msgspec.msgpack.decode(body, type=Gap)
+        return msgpack_decoder(Gap).decode(body)
     except msgspec.MsgspecError as error:
         raise _corrupt(address, what, str(error)) from None
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from holdfast.decoding import json_decoder
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
 from holdfast.spark.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
 from holdfast.steps import step
@@ -80,7 +81,7 @@ class Workdir:
     def belonging(self) -> Belonging | None:
         """Who marked it; None if nobody did or the mark cannot be read."""
         try:
-            return msgspec.json.decode((self.path / MARKER).read_bytes(), type=Belonging)
+            return json_decoder(Belonging).decode((self.path / MARKER).read_bytes())
         except (OSError, msgspec.MsgspecError):
             return None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.decoding import json_decoder
 from holdfast.errors import Invalid
 from holdfast.sinks.delta import schema as delta_schema
 from holdfast.sinks.delta.files import StagedFile, collect
@@ -175,7 +176,7 @@ class DeltaSink:
     def _staged_files(self, name: str, delivery: Delivery) -> list[StagedFile]:
         try:
             with open(os.path.join(self._area.path(name), LIST), "rb") as file:
-                return msgspec.json.decode(file.read(), type=list[StagedFile])
+                return json_decoder(list[StagedFile]).decode(file.read())
         except FileNotFoundError:
             raise self._gone(name, delivery) from None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.decoding import json_decoder
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.sinks.postgres import staging
 from holdfast.sinks.postgres.catalog import Target, read_target
@@ -87,7 +88,7 @@ def _copy(
         outcomes = _run(_as_it_travels(frame, target), task, place)
     for outcome in outcomes:
         if outcome.refused is not None:
-            refusal = msgspec.json.decode(outcome.refused, type=Refusal)
+            refusal = json_decoder(Refusal).decode(outcome.refused)
             column = f"column {refusal.column!r}: " if refusal.column else ""
             raise RowsRefused(
                 f"{column}{refusal.why}",

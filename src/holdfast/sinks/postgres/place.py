@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.decoding import converted
 from holdfast.errors import Invalid
 from holdfast.sinks.postgres.names import TableName, is_staged_name
 from holdfast.sinks.sink import Delivery
@@ -86,7 +87,7 @@ def read_ticket(place: Place, descriptor: dict[str, Any], delivery: Delivery) ->
 def decode_ticket(place: Place, descriptor: dict[str, Any]) -> Ticket:
     """The descriptor, checked: that it names a staging table and nothing else, and that it was made for this target."""
     try:
-        ticket = msgspec.convert(descriptor, Ticket)
+        ticket = converted(descriptor, Ticket)
     except msgspec.ValidationError as error:
         raise Invalid(f"This is no descriptor of a PostgreSQL sink: {error}.", about=place.where) from None
     if not is_staged_name(ticket.staged):

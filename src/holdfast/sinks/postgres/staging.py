@@ -13,6 +13,7 @@ import msgspec
 import psycopg
 from psycopg.sql import SQL, Literal
 
+from holdfast.decoding import json_decoder
 from holdfast.sinks.postgres.catalog import Target
 from holdfast.sinks.postgres.connecting import Connection
 from holdfast.sinks.postgres.names import ATTEMPT, DELETED, STAGED, TableName, is_staged_name, staged_name
@@ -56,7 +57,7 @@ def leftovers(connection: Connection, schema: str, delivery: Delivery, keep: str
         if name == keep or not is_staged_name(name):
             continue
         try:
-            label = msgspec.json.decode(comment or "", type=Label)
+            label = json_decoder(Label).decode(comment or "")
         except msgspec.DecodeError:
             continue  # not ours, or made by a release that labels otherwise
         if label.owner == delivery.owner and label.generation < delivery.generation:
