@@ -55,4 +55,5 @@ def end_of(prefix: bytes) -> bytes | None:
 
 
 def unescaped(name: bytes) -> str:
-    return name.replace(b"%2F", b"/").replace(b"%25", b"%").decode()
+    """Of a key that is not ours, what can be shown of it."""
+    return name.replace(b"%2F", b"/").replace(b"%25", b"%").decode(errors="backslashreplace")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
 
-from holdfast.errors import Invalid
+from holdfast.errors import Conflict, Invalid
 from holdfast.projections import cursors, keys, rebuilding, records, standing, status
 from holdfast.projections.backend import Change, Transaction
-from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, Unit
+from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, Unit, shortened, told
 from holdfast.projections.event import Event
-from holdfast.projections.projection import Handles
+from holdfast.projections.projection import Handles, check_version
 from holdfast.projections.standing import DeadLetter, Standing, Track
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import StoredView
 from holdfast.steps import step
+
+MOST_CONFLICTS = 100
 
 
 def reset(store: ProjectionStore, name: str) -> None:
@@ -62,37 +65,63 @@ def move_back(store: ProjectionStore, track: Track, position: int) -> None:
 
 
 def retry_letters(store: ProjectionStore, track: Track, projection: Handles) -> list[DeadLetter]:
-    """Handle dead letters again, each in a commit of its own; those that are left."""
+    """Handle dead letters again, each in a commit of its own; those that are left, with what they failed of now."""
     found = standing.read(store.backend, track.key, store.address)
     if found is None:
         return []
     left = []
     for letter in status.letters_of(store.backend, track, found.build):
-        event = next(iter(store.log.page(letter.position - 1, 1)))
-        known = status.required(store.backend, track)
-        if not _retry(store, track, known, projection, event):
-            left.append(letter)
+        for conflicts in itertools.count(1):
+            known = status.required(store.backend, track)
+            check_version(projection, known.version)
+            try:
+                again = _retry(store, track, known, projection, letter)
+            except Conflict:  # somebody has caught up meanwhile
+                if conflicts > MOST_CONFLICTS:
+                    raise
+            else:
+                break
+        if again is not None:
+            left.append(again)
     store.notify()
     return left
 
 
-def _retry(store: ProjectionStore, track: Track, known: Standing, projection: Handles, event: Event) -> bool:
+def _retry(
+    store: ProjectionStore, track: Track, known: Standing, projection: Handles, letter: DeadLetter
+) -> DeadLetter | None:
+    """What the letter is now; None if it is gone."""
+    key = keys.of_build(track.escaped, known.build) + keys.NUMBER.pack(letter.position)
+    if store.backend.read("letters", [key])[0] is None:
+        return None  # handled by somebody else, or of a read model that is not live any more
     unit = Unit(store.backend, track, known, None)
     view = StoredView(store.backend, track.escaped, known.build, unit.begin)
     try:
         try:
-            projection.handle(event, view)
+            projection.handle(_event_of(store, letter), view)
             view.keep()
         except NOT_THE_EVENTS_FAULT:
             raise
-        except Exception:
-            return False
+        except Exception as error:
+            unit.rollback()  # tables that it has changed, too
+            unit = Unit(store.backend, track, known, None)
+            again = msgspec.structs.replace(
+                letter, error=shortened(told(error)), attempts=letter.attempts + 1, when_ms=store.now_ms()
+            )
+            unit.commit([("letters", key, records.seal(key, again))])
+            return again
         new = msgspec.structs.replace(known, revision=known.revision + 1, updated_ms=store.now_ms())
-        letter = keys.of_build(track.escaped, known.build) + keys.NUMBER.pack(event.position)
-        unit.commit([*view.changes(), ("letters", letter, None), ("meta", track.key, records.seal(track.key, new))])
+        unit.commit([*view.changes(), ("letters", key, None), ("meta", track.key, records.seal(track.key, new))])
     finally:
         unit.rollback()
-    return True
+    return None
+
+
+def _event_of(store: ProjectionStore, letter: DeadLetter) -> Event:
+    page = store.log.page(letter.position - 1, 1)
+    if not page:
+        raise records.corrupt(store.address, f"event {letter.position}", "a dead letter is of it, and it is not there")
+    return page[0]
 
 
 def _emptied(transaction: Transaction, track: Track, found: Standing, store: ProjectionStore) -> Iterator[Change]:

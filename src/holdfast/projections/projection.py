@@ -94,3 +94,16 @@ def check_kept(projection: Handles, address: str) -> None:
             unchanged="everything",
             next_step="keep the read model in the view, or replay it with run_all_streams",
         )
+
+
+def check_version(projection: Handles, made_by: int | None) -> None:
+    """Refuse a handler that did not make the read model it would go on with."""
+    if made_by not in (None, projection.version):
+        raise Invalid(
+            f"The read model of projection {projection.name!r} was made by version {made_by}, this is version "
+            f"{projection.version}.",
+            code="projection.version",
+            about=f"projection {projection.name!r}",
+            unchanged="its read model and its cursors",
+            next_step="rebuild it, or run it with on_version='rebuild'",
+        )

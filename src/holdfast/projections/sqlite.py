@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.projections import sqlite_errors
 from holdfast.projections.backend import SPACES, Change, Row, Space
 from holdfast.projections.pending import Pending, closed, nested
 from holdfast.projections.records import newer
 from holdfast.sources.ownership import make_directories, sync_directory
+from holdfast.sources.sqlite_errors import OF_A_STORE, is_busy, is_of_the_medium, may_have_happened
 from holdfast.steps import step
 
 APPLICATION_ID = 0x48664573  # "HfEs", in the file's header: told from other people's databases
@@ -119,9 +119,9 @@ class SqliteBackend:
             with step("sqlite.commit"):
                 writer.execute("COMMIT")
         except sqlite3.Error as error:
-            if sqlite_errors.may_have_happened(error):
+            if may_have_happened(error):
                 self._is_lost = str(error)
-            raise sqlite_errors.of_commit(error, self.address) from error
+            raise OF_A_STORE.of_commit(error, self.address) from error
 
     def close(self) -> None:
         _open.discard(self)
@@ -144,7 +144,7 @@ class SqliteBackend:
         try:
             yield
         except sqlite3.Error as error:
-            raise sqlite_errors.explained(error, self.address) from error
+            raise OF_A_STORE.explained(error, self.address) from error
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, PATIENCE, isolation_level=None, check_same_thread=False)
@@ -152,7 +152,7 @@ class SqliteBackend:
     def _prepare(self, writer: sqlite3.Connection) -> None:
         _check_ours(writer, self.address)
         if _switched_to_log(writer) != "wal":
-            raise sqlite_errors.no_log(self.address)
+            raise OF_A_STORE.no_log(self.address)
         for setting in (*_DURABLE, *_FAST):
             writer.execute(f"PRAGMA {setting}")
         if _tables(writer):
@@ -208,7 +208,7 @@ class SqliteBackend:
 
     def _usable_writer(self) -> sqlite3.Connection:
         if self._is_lost is not None:
-            raise sqlite_errors.lost(self.address, self._is_lost)
+            raise OF_A_STORE.lost(self.address, self._is_lost)
         if self._writer is None:
             raise closed(self.address)
         return self._writer
@@ -234,8 +234,8 @@ class SqliteTransaction:
         try:
             return self._writer.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
-            if sqlite_errors.is_of_the_medium(error):
-                raise sqlite_errors.explained(error, self._backend.address) from error
+            if is_of_the_medium(error):
+                raise OF_A_STORE.explained(error, self._backend.address) from error
             raise
 
     def write(self, changes: Iterable[Change]) -> None:
@@ -280,7 +280,7 @@ def _switched_to_log(writer: sqlite3.Connection) -> str:
         try:
             mode: str = writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
         else:
@@ -322,7 +322,7 @@ def _tables(connection: sqlite3.Connection) -> int:
 
 def _check_ours(connection: sqlite3.Connection, address: str) -> None:
     if _tables(connection) and connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise sqlite_errors.foreign(address)
+        raise OF_A_STORE.foreign(address)
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA:
         raise newer(address, f"its tables have version {version}, this release reads up to {SCHEMA}")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.projections import sqlite_errors
 from holdfast.projections.backend import Row, Space
 from holdfast.projections.looking import not_there
 from holdfast.projections.records import newer
 from holdfast.projections.sqlite import APPLICATION_ID, PATIENCE, SCHEMA, read_from, scan_from
+from holdfast.sources.sqlite_errors import OF_A_STORE
 
 
 class SqliteLooker:
@@ -34,7 +34,7 @@ class SqliteLooker:
                 f"file:{quote(self._path)}?mode=ro", PATIENCE, uri=True, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
-            raise sqlite_errors.explained(error, self.address) from error
+            raise OF_A_STORE.explained(error, self.address) from error
         try:
             self._check_ours()
         except BaseException:
@@ -63,7 +63,7 @@ class SqliteLooker:
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise not_there(self.address)
         if application != APPLICATION_ID:
-            raise sqlite_errors.foreign(self.address)
+            raise OF_A_STORE.foreign(self.address)
         if version > SCHEMA:
             raise newer(self.address, f"its tables have version {version}, this release reads up to {SCHEMA}")
 
@@ -73,4 +73,4 @@ class SqliteLooker:
             try:
                 yield self._connection
             except sqlite3.Error as error:
-                raise sqlite_errors.explained(error, self.address) from error
+                raise OF_A_STORE.explained(error, self.address) from error

@@ -12,9 +12,11 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
-from holdfast.sources import forks, sqlite_errors
+from holdfast.sources import forks
 from holdfast.sources.backend import Changes, Space
 from holdfast.sources.ownership import FileLock, make_directories, sync_directory
+from holdfast.sources.records import newer
+from holdfast.sources.sqlite_errors import OF_AN_INDEX, may_have_happened
 from holdfast.steps import step
 
 APPLICATION_ID = 0x48664978  # "HfIx", in the file's header: told from other people's databases
@@ -107,8 +109,8 @@ class SqliteBackend:
         try:
             writer.execute("COMMIT")
         except sqlite3.Error as error:
-            explained = sqlite_errors.of_commit(error, self.address)
-            if sqlite_errors.may_have_happened(error):
+            explained = OF_AN_INDEX.of_commit(error, self.address)
+            if may_have_happened(error):
                 self._is_lost = str(error)
             self.rollback()
             raise explained from error
@@ -147,11 +149,11 @@ class SqliteBackend:
         application = writer.execute("PRAGMA application_id").fetchone()[0]
         version = writer.execute("PRAGMA user_version").fetchone()[0]
         if tables and application != APPLICATION_ID:
-            raise sqlite_errors.foreign(self.address)
+            raise OF_AN_INDEX.foreign(self.address)
         if version > SCHEMA:
-            raise sqlite_errors.newer(self.address, version, SCHEMA)
+            raise newer(self.address, f"its tables have version {version}, this release reads up to {SCHEMA}")
         if writer.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise sqlite_errors.no_log(self.address)
+            raise OF_AN_INDEX.no_log(self.address)
         for setting in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):
             writer.execute(f"PRAGMA {setting}")
         if tables:
@@ -188,7 +190,7 @@ class SqliteBackend:
 
     def _usable_writer(self) -> sqlite3.Connection:
         if self._is_lost is not None:
-            raise sqlite_errors.lost(self.address, self._is_lost)
+            raise OF_AN_INDEX.lost(self.address, self._is_lost)
         if self._writer is None:
             raise forks.closed_or_forked(self.address)
         return self._writer
@@ -198,7 +200,7 @@ class SqliteBackend:
         try:
             yield
         except sqlite3.Error as error:
-            raise sqlite_errors.explained(error, self.address) from error
+            raise OF_AN_INDEX.explained(error, self.address) from error
 
 
 def _parted(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 
-from holdfast.errors import Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.sources.records import newer as newer_release
+import msgspec
 
-_UNAVAILABLE = {
-    sqlite3.SQLITE_BUSY: "close whatever else has the file open, then try again",
-    sqlite3.SQLITE_LOCKED: "close whatever else has the file open, then try again",
-    sqlite3.SQLITE_FULL: "make room on the disk, then do the change again",
+from holdfast.errors import Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_NEXT = {
+    sqlite3.SQLITE_FULL: "make room on the disk, then do it again",
     sqlite3.SQLITE_READONLY: "allow this user to write the file and its directory, then open it again",
     sqlite3.SQLITE_CANTOPEN: "allow this user to read and write the file and its directory, then open it again",
     sqlite3.SQLITE_PERM: "allow this user to read and write the file and its directory, then open it again",
@@ -19,28 +19,93 @@ _UNAVAILABLE = {
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def explained(error: sqlite3.Error, address: str) -> HoldfastError:
-    """The error of our tree for one of SQLite's, with what to do next."""
-    code = _code(error)
-    if code in _DAMAGED:
-        return Corrupt(
-            f"{address} is damaged, or is not a SQLite database: {error}.",
-            code="index.database",
+class SqliteErrors(msgspec.Struct, frozen=True):
+    """In the words of one kind of database."""
+
+    kind: str
+    """What it is called, and how its codes begin."""
+    when_busy: str
+    when_damaged: str
+    after_a_commit: str
+    """What to read, to find out whether a commit happened."""
+
+    def explained(self, error: sqlite3.Error, address: str) -> HoldfastError:
+        """The error of our tree for one of SQLite's, with what to do next."""
+        code = _code(error)
+        if code in _DAMAGED:
+            return Corrupt(
+                f"{address} is damaged, or is not a SQLite database: {error}.",
+                code=f"{self.kind}.database",
+                about=address,
+                unchanged="the file",
+                next_step=self.when_damaged,
+            )
+        if isinstance(error, sqlite3.ProgrammingError):
+            return Invalid(
+                f"{address} was closed meanwhile.", code=f"{self.kind}.closed", about=address, next_step="open it again"
+            )
+        next_step = self.when_busy if code in _BUSY else _NEXT.get(code, "look at what SQLite says, then try again")
+        return Unavailable(
+            f"{address}: SQLite says: {error}.",
+            code=f"{self.kind}.unavailable",
+            about=address,
+            unchanged="what was committed before",
+            next_step=next_step,
+        )
+
+    def of_commit(self, error: sqlite3.Error, address: str) -> HoldfastError:
+        if not may_have_happened(error):
+            return self.explained(error, address)
+        return OutcomeUnknown(
+            f"{address}: the disk failed during a commit: {error}. "
+            f"It may be there or not when the {self.kind} is opened again.",
+            code=f"{self.kind}.commit-unknown",
+            about=address,
+            unchanged="what was committed before",
+            next_step=f"look at the disk, open the {self.kind} again and read {self.after_a_commit}",
+        )
+
+    def lost(self, address: str, why: str) -> Unavailable:
+        return Unavailable(
+            f"{address}: the disk failed during an earlier commit ({why}), and what it holds is not known since.",
+            code=f"{self.kind}.lost",
             about=address,
             unchanged="the file",
-            next_step="move it away and restore a copy, or begin with a new one and let the sources start over",
+            next_step=f"look at the disk, then open the {self.kind} again",
         )
-    if isinstance(error, sqlite3.ProgrammingError):
+
+    def foreign(self, address: str) -> Invalid:
         return Invalid(
-            f"{address} was closed meanwhile.", code="index.closed", about=address, next_step="open it again"
+            f"{address} is a SQLite database of something else.",
+            code=f"{self.kind}.foreign",
+            about=address,
+            unchanged="the file",
+            next_step="use another path",
         )
-    return Unavailable(
-        f"{address}: SQLite says: {error}.",
-        code="index.unavailable",
-        about=address,
-        unchanged="what was committed before",
-        next_step=_UNAVAILABLE.get(code, "look at what SQLite says, then try again"),
-    )
+
+    def no_log(self, address: str) -> Unavailable:
+        return Unavailable(
+            f"{address}: SQLite cannot keep a write-ahead log there.",
+            code=f"{self.kind}.no-log",
+            about=address,
+            unchanged="the file",
+            next_step=f"put the {self.kind} on a local file system",
+        )
+
+
+OF_AN_INDEX = SqliteErrors(
+    "index",
+    when_busy="close whatever else has the file open, then try again",
+    when_damaged="move it away and restore a copy, or begin with a new one and let the sources start over",
+    after_a_commit="its checkpoints",
+)
+OF_A_STORE = SqliteErrors(
+    "store",
+    when_busy="let the other writer finish, then try again",
+    when_damaged="move it away and restore a copy",
+    after_a_commit="the stream's version or the projection's position",
+)
+"""Of events and projections."""
 
 
 def may_have_happened(error: sqlite3.Error) -> bool:
@@ -48,50 +113,13 @@ def may_have_happened(error: sqlite3.Error) -> bool:
     return _code(error) == sqlite3.SQLITE_IOERR
 
 
-def of_commit(error: sqlite3.Error, address: str) -> HoldfastError:
-    if not may_have_happened(error):
-        return explained(error, address)
-    return OutcomeUnknown(
-        f"{address}: the disk failed during a commit: {error}. It may be there or not when the index is opened again.",
-        code="index.commit-unknown",
-        about=address,
-        unchanged="what was committed before",
-        next_step="look at the disk, open the index again and read its checkpoints",
-    )
+def is_busy(error: sqlite3.Error) -> bool:
+    return _code(error) in _BUSY
 
 
-def lost(address: str, why: str) -> Unavailable:
-    return Unavailable(
-        f"{address}: the disk failed during an earlier commit ({why}), and what it holds is not known since.",
-        code="index.lost",
-        about=address,
-        unchanged="the file",
-        next_step="look at the disk, then open the index again",
-    )
-
-
-def foreign(address: str) -> Invalid:
-    return Invalid(
-        f"{address} is a SQLite database of something else.",
-        code="index.foreign",
-        about=address,
-        unchanged="the file",
-        next_step="use another path",
-    )
-
-
-def newer(address: str, version: int, known: int) -> Invalid:
-    return newer_release(address, f"its tables have version {version}, this release reads up to {known}")
-
-
-def no_log(address: str) -> Unavailable:
-    return Unavailable(
-        f"{address}: SQLite cannot keep a write-ahead log there.",
-        code="index.no-log",
-        about=address,
-        unchanged="the file",
-        next_step="put the index on a local file system",
-    )
+def is_of_the_medium(error: sqlite3.Error) -> bool:
+    """Whether the disk or the file is to blame, rather than the statement."""
+    return _code(error) in (*_BUSY, *_NEXT, *_DAMAGED)
 
 
 def _code(error: sqlite3.Error) -> int:

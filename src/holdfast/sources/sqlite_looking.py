@@ -8,10 +8,11 @@ import sqlite3
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from holdfast.sources import sqlite_errors
 from holdfast.sources.backend import Space
 from holdfast.sources.looking import not_there
+from holdfast.sources.records import newer
 from holdfast.sources.sqlite import APPLICATION_ID, PATIENCE, READ, SCAN, SCHEMA
+from holdfast.sources.sqlite_errors import OF_AN_INDEX
 
 
 class SqliteLooker:
@@ -28,9 +29,9 @@ class SqliteLooker:
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise not_there(self.address)
         if application != APPLICATION_ID:
-            raise sqlite_errors.foreign(self.address)
+            raise OF_AN_INDEX.foreign(self.address)
         if version > SCHEMA:
-            raise sqlite_errors.newer(self.address, version, SCHEMA)
+            raise newer(self.address, f"its tables have version {version}, this release reads up to {SCHEMA}")
 
     def read(self, space: Space, key: bytes) -> bytes | None:
         with self._connected() as connection:
@@ -58,4 +59,4 @@ class SqliteLooker:
             finally:
                 connection.close()
         except sqlite3.Error as error:
-            raise sqlite_errors.explained(error, self.address) from error
+            raise OF_AN_INDEX.explained(error, self.address) from error
