@@ -462,7 +462,15 @@ pipeline.sink("out", FileSink(f"{place}/out"))
 pipeline.run(numbers, trigger={trigger: True} if trigger == "availableNow" else {trigger: "500 milliseconds"})
 print("the file goes on")
 """
-SPARK = ["--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=1"]
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    # For a JVM that lives for seconds, and rows by the dozen.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+SPARK = ["--master", "local[1]", *(word for pair in SETTINGS.items() for word in ("--conf", "=".join(pair)))]
 
 
 @pytest.fixture

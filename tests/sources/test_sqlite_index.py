@@ -32,8 +32,8 @@ def index(path: Path) -> Iterator[Index]:
 def writer_of(index: Index) -> sqlite3.Connection:
     backend = index._backend
     assert isinstance(backend, SqliteBackend)
-    assert backend._writer is not None
-    return backend._writer
+    assert backend._connections.writer is not None
+    return backend._connections.writer
 
 
 def write_much(index: Index) -> None:

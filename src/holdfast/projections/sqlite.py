@@ -8,7 +8,6 @@ a gap. Reads never wait for a writer: while there is one, they have connections 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sqlite3
 import threading
@@ -22,6 +21,7 @@ from holdfast.projections.backend import SPACES, Change, Row, Space
 from holdfast.projections.pending import Pending, closed, nested
 from holdfast.projections.records import newer
 from holdfast.sources.ownership import make_directories, sync_directory
+from holdfast.sources.sqlite_connections import Connections
 from holdfast.sources.sqlite_errors import OF_A_STORE, is_busy, is_of_the_medium, may_have_happened
 from holdfast.steps import step
 
@@ -29,7 +29,7 @@ APPLICATION_ID = 0x48664573  # "HfEs", in the file's header: told from other peo
 SCHEMA = 1
 PATIENCE = 30.0
 """How many seconds to wait for another process's transaction."""
-_IDLE_READERS = 4
+_OF_READERS = ("query_only = ON", "cache_size = -16384")
 _DURABLE = ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON")
 # A batch touches a page per stream: they must fit into the cache, and the log is folded back after several batches.
 _FAST = ("cache_size = -65536", "wal_autocheckpoint = 8192")
@@ -67,15 +67,12 @@ class SqliteBackend:
         self._writing = threading.Lock()
         self.owner: int | None = None
         """The thread that has a transaction open."""
-        self._writer: sqlite3.Connection | None = None
-        self._readers: list[sqlite3.Connection] = []  # idle ones
-        self._all_readers: set[sqlite3.Connection] = set()
+        self._connections = Connections(self._path, PATIENCE, of_readers=_OF_READERS)
         self._is_lost: str | None = None
         make_directories(os.path.dirname(self._path), self.address)
         try:
             with self.errors_explained():
-                self._writer = self._connect()
-                self._prepare(self._writer)
+                self._prepare(self._connections.open_writer())
             # Each time, since the process that made the file may have died before it came to this.
             sync_directory(os.path.dirname(self._path), self.address)
         except BaseException:
@@ -125,18 +122,11 @@ class SqliteBackend:
 
     def close(self) -> None:
         _open.discard(self)
-        for connection in [*self._all_readers, self._writer]:
-            if connection is not None:
-                # After a failure of the disk there is nothing that closing could still save.
-                with contextlib.suppress(sqlite3.Error):
-                    connection.close()
-        self._readers, self._all_readers, self._writer = [], set(), None
+        self._connections.close()
 
     def forget_in_child(self) -> None:
         """In a forked child: leave the parent's connections alone, for good. Closing them would undo its work."""
-        for connection in [*self._all_readers, self._writer]:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        self._readers, self._all_readers, self._writer = [], set(), None
+        self._connections.forget_in_child()
         self._writing, self.owner = threading.Lock(), None
 
     @contextlib.contextmanager
@@ -145,9 +135,6 @@ class SqliteBackend:
             yield
         except sqlite3.Error as error:
             raise OF_A_STORE.explained(error, self.address) from error
-
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, PATIENCE, isolation_level=None, check_same_thread=False)
 
     def _prepare(self, writer: sqlite3.Connection) -> None:
         _check_ours(writer, self.address)
@@ -187,31 +174,15 @@ class SqliteBackend:
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
         self._usable_writer()
-        try:
-            reader = self._readers.pop()
-        except IndexError:
-            with self.errors_explained():
-                reader = self._connect()
-                reader.execute("PRAGMA query_only = ON")
-                reader.execute("PRAGMA cache_size = -16384")
-            self._all_readers.add(reader)
-        try:
+        with self._connections.reader() as reader:
             yield reader
-        finally:
-            if reader not in self._all_readers:
-                pass  # closed meanwhile, or the parent's, which is not ours to close
-            elif len(self._readers) < _IDLE_READERS:
-                self._readers.append(reader)
-            else:
-                self._all_readers.discard(reader)
-                reader.close()
 
     def _usable_writer(self) -> sqlite3.Connection:
         if self._is_lost is not None:
             raise OF_A_STORE.lost(self.address, self._is_lost)
-        if self._writer is None:
+        if self._connections.writer is None:
             raise closed(self.address)
-        return self._writer
+        return self._connections.writer
 
 
 class SqliteTransaction:

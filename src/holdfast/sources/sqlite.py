@@ -16,6 +16,7 @@ from holdfast.sources import forks
 from holdfast.sources.backend import Changes, Space
 from holdfast.sources.ownership import FileLock, make_directories, sync_directory
 from holdfast.sources.records import newer
+from holdfast.sources.sqlite_connections import Connections
 from holdfast.sources.sqlite_errors import OF_AN_INDEX, may_have_happened
 from holdfast.steps import step
 
@@ -23,7 +24,6 @@ APPLICATION_ID = 0x48664978  # "HfIx", in the file's header: told from other peo
 SCHEMA = 1
 PATIENCE = 5.0
 """How many seconds to wait for a lock that somebody other than Holdfast has on the file."""
-_IDLE_READERS = 4
 READ: dict[Space, str] = {
     "meta": "SELECT value FROM meta WHERE key = ?",
     "results": "SELECT value FROM results WHERE key = ?",
@@ -55,16 +55,13 @@ class SqliteBackend:
     def __init__(self, path: str) -> None:
         self.address = f"sqlite://{quote(path)}"
         self._path = os.path.realpath(path)
-        self._writer: sqlite3.Connection | None = None
-        self._readers: list[sqlite3.Connection] = []  # idle ones
-        self._all_readers: set[sqlite3.Connection] = set()
+        self._connections = Connections(self._path, PATIENCE)
         self._is_lost: str | None = None
         make_directories(os.path.dirname(self._path), self.address)
         self._lock = FileLock(self._path + ".lock", self.address)
         try:
             with self._errors_explained():
-                self._writer = self._connect()
-                self._prepare(self._writer)
+                self._prepare(self._connections.open_writer())
             # Each time, since the process that made the file may have died before it came to this.
             sync_directory(os.path.dirname(self._path), self.address)
         except BaseException:
@@ -73,12 +70,12 @@ class SqliteBackend:
         forks.opened(self)
 
     def read(self, space: Space, key: bytes) -> bytes | None:
-        with self._reader() as reader, self._errors_explained():
+        with self._reader() as reader:
             row = reader.execute(READ[space], (key,)).fetchone()
         return None if row is None else row[0]
 
     def scan(self, space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._reader() as reader, self._errors_explained():
+        with self._reader() as reader:
             rows = reader.execute(SCAN[space], (prefix,))
             try:
                 for row in rows:
@@ -119,7 +116,7 @@ class SqliteBackend:
             raise
 
     def rollback(self) -> None:
-        writer = self._writer
+        writer = self._connections.writer
         if writer is not None:
             with contextlib.suppress(sqlite3.Error):
                 writer.rollback()
@@ -127,22 +124,11 @@ class SqliteBackend:
     def close(self) -> None:
         forks.closed(self)
         self.rollback()
-        for connection in [*self._all_readers, self._writer]:
-            if connection is not None:
-                # After a failure of the disk there is nothing that closing could still save.
-                with contextlib.suppress(sqlite3.Error):
-                    connection.close()
-        self._readers, self._all_readers, self._writer = [], set(), None
+        self._connections.close()
         self._lock.close()
 
     def forget_in_child(self) -> None:
-        """Not even close: that would undo the parent's transaction, in the memory that both share."""
-        for connection in [*self._all_readers, self._writer]:
-            forks.leak(connection)
-        self._readers, self._all_readers, self._writer = [], set(), None
-
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, PATIENCE, isolation_level=None, check_same_thread=False)
+        self._connections.forget_in_child()
 
     def _prepare(self, writer: sqlite3.Connection) -> None:
         tables = writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -169,31 +155,16 @@ class SqliteBackend:
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection of one's own: two reads on one would see the older one's moment."""
         self._usable_writer()
-        try:
-            reader = self._readers.pop()
-        except IndexError:
-            with self._errors_explained():
-                reader = self._connect()
-            self._all_readers.add(reader)
-        try:
+        with self._errors_explained(), self._connections.reader() as reader:
             yield reader
-        finally:
-            if reader not in self._all_readers:
-                pass  # closed meanwhile, or the parent's, which is not ours to close
-            elif len(self._readers) < _IDLE_READERS:
-                self._readers.append(reader)
-            else:
-                self._all_readers.discard(reader)
-                reader.close()
 
     def _usable_writer(self) -> sqlite3.Connection:
         if self._is_lost is not None:
             raise OF_AN_INDEX.lost(self.address, self._is_lost)
-        if self._writer is None:
+        if self._connections.writer is None:
             raise forks.closed_or_forked(self.address)
-        return self._writer
+        return self._connections.writer
 
     @contextlib.contextmanager
     def _errors_explained(self) -> Iterator[None]:
