@@ -113,7 +113,7 @@ class Contender(Epochs):
         frame = stream.groupBy("key").agg(f.sum("amount").alias("total"))
         trigger = {"processingTime": "0 seconds"}
         if is_ours:
-            pipeline = Pipeline("bench", checkpoints=str(root / "store"))
+            pipeline = Pipeline(root.name, checkpoints=str(root / "store"))
             for number in range(sinks):
                 pipeline.sink(f"files-{number}", FileSink(root / f"out-{number}"))
             run: Any = pipeline.start(frame, output_mode="update", trigger=trigger)
