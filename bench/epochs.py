@@ -142,15 +142,20 @@ def _plain(root: Path, sinks: int) -> Callable[[Any, int], None]:
 def _in_turns(spark: Any, folder: Path, partitions: int, rounds: int, sinks: int) -> tuple[float, float]:
     plain = Contender(spark, folder / "plain", partitions, sinks=sinks, is_ours=False)
     ours = Contender(spark, folder / "ours", partitions, sinks=sinks, is_ours=True)
-    times: dict[str, list[float]] = {"ours": [], "plain": []}
+    return _medians(ours, plain, rounds)
+
+
+def _medians(one: Contender, other: Contender, rounds: int) -> tuple[float, float]:
+    """Seconds of an epoch of each, in turns, when both are warm. Closes them."""
+    times: dict[Contender, list[float]] = {one: [], other: []}
     for turn in range(WARM_UP + rounds):
-        for name, contender in (("ours", ours), ("plain", plain))[:: 1 if turn % 2 else -1]:
+        for contender in (one, other)[:: 1 if turn % 2 else -1]:
             seconds = contender.epoch()
             if turn >= WARM_UP:
-                times[name].append(seconds)
-    ours.close()
-    plain.close()
-    return statistics.median(times["ours"]), statistics.median(times["plain"])
+                times[contender].append(seconds)
+    one.close()
+    other.close()
+    return statistics.median(times[one]), statistics.median(times[other])
 
 
 def _compared(what: str, ours: float, plain: float, limit: float) -> Row:
@@ -210,10 +215,7 @@ def _with_history(spark: Any, folder: Path) -> Row:
     for _ in range(990):
         old.epoch()
     young = Contender(spark, folder / "young", 2, sinks=1, is_ours=True)
-    times = [(old.epoch(), young.epoch()) for _ in range(21)]
-    old.close()
-    young.close()
-    late, early = (statistics.median(seconds) for seconds in zip(*times[4:], strict=True))
+    late, early = _medians(old, young, rounds=20)
     return _compared("epoch 1,000 against epoch 10", late, early, 1.15)
 
 
