@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.testing.kept import Kept
+
 START_TIMEOUT = 60.0
 USER = "postgres"
 PASSWORD = "not-to-be-shown"  # the server asks for it: a test can look for it where it must not turn up
@@ -35,19 +37,7 @@ _SETTINGS = {
     "log_min_messages": "fatal",
 }
 
-# Ends the server when standard input ends: by itself when the test process is gone, however that went.
-_KEEPER = """
-"$@" &
-server=$!
-read -r order
-kill -QUIT "$server" 2>/dev/null
-wait "$server"
-[ "$order" = keep ] && exit
-for _ in 1 2 3 4 5; do  # a process of the server's may still be writing its last file
-    rm -rf "$FOLDER" && exit
-    sleep 0.2
-done
-"""
+_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 
 class PostgresServer:
@@ -57,8 +47,7 @@ class PostgresServer:
         self.folder = folder
         """Where the socket file is: the `host` of a connection."""
         self._programs = programs
-        self._run_as = run_as
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._kept = Kept(folder, end_with="QUIT", environment=_ENVIRONMENT, **run_as)
         self._numbers = itertools.count(1)
 
     def dsn(self, database: str = "postgres", *, user: str = USER, password: str = PASSWORD) -> str:
@@ -83,60 +72,28 @@ class PostgresServer:
         """End all of the server's processes with SIGKILL, at once. Nothing of an open transaction survives."""
         import psutil  # type: ignore[import-untyped]
 
-        assert self._keeper is not None, "the server is not running"
-        assert self._keeper.stdin is not None
+        assert self._kept.is_running, "the server is not running"
         postmaster = psutil.Process(self.pid)
         postmaster.send_signal(signal.SIGSTOP)  # or it would start new ones while we look
         processes = [postmaster, *postmaster.children(recursive=True)]
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self._keeper.stdin.write(b"keep\n")
-        self._end()
+        self._kept.end(keep=True)
         deadline = time.monotonic() + START_TIMEOUT
         while any(_alive(process) for process in processes) and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def start(self) -> None:
         """Start it, on the data it had if it was killed; it answers when this returns."""
-        assert self._keeper is None, "the server is running"
         settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
-        with open(self.folder / "log", "ab") as log:
-            self._keeper = subprocess.Popen(
-                [
-                    "sh",
-                    "-c",
-                    _KEEPER,
-                    "keeper",
-                    self._programs / "postgres",
-                    "-D",
-                    "data",
-                    "-k",
-                    self.folder,
-                    *settings,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                bufsize=0,
-                cwd=self.folder,
-                env=_ENVIRONMENT | {"FOLDER": str(self.folder)},
-                process_group=0,  # ^C is for the tests; the server ends after them
-                **self._run_as,
-            )
+        self._kept.start([self._programs / "postgres", "-D", "data", "-k", self.folder, *settings])
         self._wait_until_it_answers()
 
     def close(self) -> None:
         """End it and remove its folder."""
-        self._end()
+        self._kept.end()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _end(self) -> None:
-        if self._keeper is not None:
-            assert self._keeper.stdin is not None
-            self._keeper.stdin.close()
-            self._keeper.wait()
-            self._keeper = None
 
     def _wait_until_it_answers(self) -> None:
         import psycopg
@@ -147,8 +104,7 @@ class PostgresServer:
                 psycopg.connect(self.dsn(), connect_timeout=5).close()
             except psycopg.OperationalError:
                 if time.monotonic() > deadline:
-                    log = (self.folder / "log").read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"The PostgreSQL test server did not start: {log}") from None
+                    raise RuntimeError(f"The PostgreSQL test server did not start: {self._kept.said}") from None
                 time.sleep(0.02)
             else:
                 return
@@ -161,9 +117,6 @@ def _alive(process: Any) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     return False
-
-
-_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 
 @contextlib.contextmanager
@@ -181,7 +134,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         programs = _copied(programs, folder)
     server = PostgresServer(folder, programs, run_as)
     try:
-        _initialize(server, folder, programs)
+        _initialize(folder, programs, run_as)
         server.start()
         yield server
     finally:
@@ -222,11 +175,11 @@ def _copied(programs: Path, folder: Path) -> Path:
     return folder / "installed" / below
 
 
-def _initialize(server: PostgresServer, folder: Path, programs: Path) -> None:
+def _initialize(folder: Path, programs: Path, run_as: dict[str, Any]) -> None:
     secret = folder / "password"
     secret.write_text(PASSWORD + "\n")
     command = [str(programs / "initdb"), "-D", "data", "-U", USER, "--pwfile", str(secret), "--auth=scram-sha-256"]
     command += ["--no-locale", "--encoding=UTF8", "--no-sync", "-c", "scram_iterations=1"]
-    done = subprocess.run(command, cwd=folder, env=_ENVIRONMENT, capture_output=True, text=True, **server._run_as)
+    done = subprocess.run(command, cwd=folder, env=_ENVIRONMENT, capture_output=True, text=True, **run_as)
     if done.returncode != 0:
         raise RuntimeError(f"The PostgreSQL test server could not be set up: {done.stderr}")

@@ -14,28 +14,18 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from holdfast.testing.kept import Kept
+
 START_TIMEOUT = 60.0
 PASSWORD = "not-to-be-shown"  # the server asks for it: a test can look for it where it must not turn up
 
 AppendFsync = Literal["always", "everysec", "no"]
-
-# Ends the server when standard input ends: by itself when the test process is gone, however that went.
-_KEEPER = """
-"$@" &
-server=$!
-echo "$server" > pid
-read -r order
-kill -KILL "$server" 2>/dev/null
-wait "$server" 2>/dev/null
-[ "$order" = keep ] || rm -rf "$FOLDER"
-"""
 
 
 class ValkeyServer:
@@ -48,7 +38,7 @@ class ValkeyServer:
         self.settings = dict(settings)
         """Those of the next start."""
         self._program = program
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._kept = Kept(folder, end_with="KILL", environment={"PATH": os.defpath})
         self._numbers = itertools.count(1)
 
     def url(self, index: str | None = None, *, port: int | None = None, **parameters: str) -> str:
@@ -62,44 +52,24 @@ class ValkeyServer:
 
     @property
     def pid(self) -> int:
-        return int((self.folder / "pid").read_text())
+        return self._kept.pid
 
     def kill(self) -> None:
         """End it with SIGKILL."""
-        assert self._keeper is not None, "the server is not running"
-        assert self._keeper.stdin is not None
+        assert self._kept.is_running, "the server is not running"
         os.kill(self.pid, signal.SIGKILL)
-        self._keeper.stdin.write(b"keep\n")
-        self._end()
+        self._kept.end(keep=True)
 
     def start(self) -> None:
         """Start it, on the data it had if it was killed; it answers when this returns."""
-        assert self._keeper is None, "the server is running"
         given = {"port": str(self.port), "bind": "127.0.0.1", "requirepass": PASSWORD, "save": ""} | self.settings
-        with open(self.folder / "log", "ab") as log:
-            self._keeper = subprocess.Popen(
-                ["sh", "-c", _KEEPER, "keeper", self._program, *_options(given)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                bufsize=0,
-                cwd=self.folder,
-                env={"PATH": os.defpath, "FOLDER": str(self.folder)},
-                process_group=0,  # ^C is for the tests; the server ends after them
-            )
+        self._kept.start([self._program, *_options(given)])
         self._wait_until_it_answers()
 
     def close(self) -> None:
         """End it and remove its folder."""
-        self._end()
+        self._kept.end()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _end(self) -> None:
-        if self._keeper is not None:
-            assert self._keeper.stdin is not None
-            self._keeper.stdin.close()
-            self._keeper.wait()
-            self._keeper = None
 
     def _wait_until_it_answers(self) -> None:
         import redis
@@ -114,8 +84,7 @@ class ValkeyServer:
                 return
             except redis.ConnectionError:  # also while it reads its data
                 if time.monotonic() > deadline:
-                    log = (self.folder / "log").read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"The Valkey test server did not start: {log}") from None
+                    raise RuntimeError(f"The Valkey test server did not start: {self._kept.said}") from None
                 time.sleep(0.01)
 
 
