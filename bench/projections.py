@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import tempfile
 import time
 
+from bench import projections_eventsourcing
 from bench.measure import Row, in_turns
 from holdfast.projections import Append, Event, NewEvent, Projection, ProjectionRunner, ProjectionStore, View, records
 from holdfast.projections.opening import open_backend
@@ -156,10 +156,6 @@ def _against_eventsourcing(folder: str) -> list[Row]:
     what = "in-process projection with its read model on SQLite, events per second, against eventsourcing"
     mine = ours["last-in-a-table"]
     told = f"{mine:,.0f}/s by SQL, {ours['last']:,.0f}/s by put"
-    if importlib.util.find_spec("eventsourcing") is None:
-        return [Row(what, "not measured", ">= 20 x", False, f"{told}; pip install eventsourcing")]
-    from bench import projections_eventsourcing
-
     theirs = projections_eventsourcing.events_per_second(folder)
     ratio = mine / theirs
     return [Row(what, f"{ratio:.1f} x", ">= 20 x", ratio >= 20, f"{told}; {theirs:,.0f}/s")]
