@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from bench import counting, epochs, indexing, projections, saving, sources, state
+from bench import counting, epochs, indexing, projections, projections_spark, saving, sources, state
 
 
 def main() -> int:
@@ -22,6 +22,7 @@ def main() -> int:
         "sources": sources,
         "indexing": indexing,
         "projections": projections,
+        "projections-spark": projections_spark,
     }
     unknown = [name for name in sys.argv[1:] if name not in parts]
     if unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -247,6 +248,87 @@ def test_a_statement_that_fails_is_the_events_fault(url: str) -> None:
         rows = store.view("sql").query(lambda table: f"SELECT * FROM {table('t')} ORDER BY k")
         assert rows == [(1, 1), (2, 2), (3, 4)]
         assert "UNIQUE" in store.dead_letters("sql")[0].error
+
+
+def insert_or_roll_back(event: Event, view: View) -> None:
+    with contextlib.suppress(sqlite3.IntegrityError, Invalid):  # swallows whatever it is told
+        row = (event.json()["cents"], event.position)
+        view.execute(f"INSERT OR ROLLBACK INTO {view.table('t')} VALUES (?, ?)", row)
+
+
+def test_a_statement_that_ends_the_transaction_commits_no_cursor(url: str) -> None:
+    with open_projections(url) as store:
+        store.append("a", [paid(1), paid(2), paid(1), paid(3)])
+        for _ in range(2):
+            with pytest.raises(Invalid, match="INSERT OR ROLLBACK"):
+                ProjectionRunner(store).catch_up_persistent(Sql(insert_or_roll_back))
+            assert store.projections() == []
+        store.append("b", [paid(1)])
+
+
+@pytest.mark.parametrize("words", ["COMMIT", " end;", "-- so\n/* it */ ROLLBACK", "savepoint a", "begin"])
+def test_transactions_are_not_for_handlers(url: str, words: str) -> None:
+    with open_projections(url) as store:
+        store.append("a", [paid(1), paid(2)])
+        with pytest.raises(Invalid) as caught:
+            ProjectionRunner(store).catch_up_persistent(Sql(lambda _, view: view.execute(words)))
+        assert isinstance(caught.value.__cause__, Invalid)
+        assert caught.value.__cause__.code == "projection.sql-transaction"
+        assert store.projections() == []
+
+
+def test_names_that_differ_in_capitals_have_tables_of_their_own(url: str) -> None:
+    class Upper(Sql):
+        name = "SQL"
+
+    def insert(event: Event, view: View) -> None:
+        view.execute(f"INSERT INTO {view.table('t')} VALUES (?, 1)", (event.position,))
+
+    def rows(name: str) -> list[tuple[Any, ...]]:
+        return store.view(name).query(lambda table: f"SELECT k FROM {table('t')}")
+
+    with open_projections(url) as store:
+        store.append("a", [paid(1), paid(2)])
+        runner = ProjectionRunner(store)
+        for projection in (Sql(insert), Upper(insert)):
+            runner.catch_up_persistent(projection)
+        assert rows("sql") == rows("SQL") == [(1,), (2,)]
+        runner.reset("SQL")
+        assert rows("sql") == [(1,), (2,)]
+
+
+def test_interrupted_while_it_waits_for_the_write_lock(url: str) -> None:
+    """The signal is told of when SQLite has got the lock: it must not keep it."""
+    program = """
+        import os, signal, sqlite3, threading
+        store = open_projections(url)
+        store.append("a", [paid(1)])
+        other = sqlite3.connect(url.removeprefix("sqlite://"), isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        begun = threading.Event()
+        class Writer:
+            def __init__(self, real): self.real = real
+            def __getattr__(self, name): return getattr(self.real, name)
+            def execute(self, sql, *arguments):
+                begun.set()
+                return self.real.execute(sql, *arguments)
+        connections = store.backend._connections
+        connections.writer = Writer(connections.writer)
+        def interrupt():
+            begun.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+            other.execute("ROLLBACK")
+        threading.Thread(target=interrupt).start()
+        try:
+            store.append("a", [paid(1)])
+        except KeyboardInterrupt:
+            print("interrupted")
+        other.execute("PRAGMA busy_timeout = 1000")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+        print(store.append("a", [paid(1)])[0].sequence)
+        """
+    assert ended(run(program, url)) == "interrupted\n2\n"
 
 
 def test_reading_by_sql_cannot_write(url: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 import msgspec
 
-from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, OutcomeUnknown, Unavailable
-from holdfast.projections import cursors, keys, records, standing
+from holdfast.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
+from holdfast.projections import astray, cursors, keys, records, standing
 from holdfast.projections.backend import Backend, Change, Transaction
 from holdfast.projections.event import Event
 from holdfast.projections.leases import Hold
@@ -25,8 +26,10 @@ class Failure(msgspec.Struct, frozen=True):
     """A handler raised."""
 
     event: Event
-    error: Exception
+    why: str
     attempts: int
+    error: Exception | None = None
+    """What it raised, where that is at hand."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -38,6 +41,26 @@ class Batch(msgspec.Struct, frozen=True):
     streams: int = 0
     failure: Failure | None = None
     """The event after the last one that is committed."""
+    dead_lettered: int = 0
+
+
+class Works(Protocol):
+    """Works through the log for one projection, from one standing to the next."""
+
+    def run(
+        self,
+        known: Standing | None,
+        current: Standing,
+        *,
+        limit: int,
+        until: int | None,
+        now_ms: int,
+        given_up: Mapping[int, Failure],
+    ) -> Batch | None:
+        """Handle up to `limit` events that follow `current`; None if there are none.
+
+        `known` is what is stored. The events in `given_up` are recorded as dead letters and not handled.
+        """
 
 
 class Redo(msgspec.Struct, frozen=True):
@@ -83,7 +106,7 @@ class Unit:
 
 
 class Batches:
-    """Works through the log for one projection, from one standing to the next."""
+    """Works through the log in this process."""
 
     def __init__(self, backend: Backend, log: EventLog, projection: Handles, track: Track, lease: Hold | None) -> None:
         self._backend = backend
@@ -102,13 +125,7 @@ class Batches:
         now_ms: int,
         given_up: Mapping[int, Failure],
     ) -> Batch | None:
-        """Handle up to `limit` events that follow `current`; None if there are none.
-
-        `known` is what is stored. The events in `given_up` are recorded as dead letters and not handled.
-        """
-        start = current.position
-        if start is None:
-            start = resume_position(self._backend, self._log, self._track, streams_of(self._projection))
+        start = first_position(self._backend, self._log, self._track, current, streams_of(self._projection))
         events, position = self._events(start, limit, until)
         # A position that took a look at every stream is kept even if nothing follows it.
         if position == start and (current.position is not None or start == 0):
@@ -145,17 +162,11 @@ class Batches:
                 position = failure.event.position - 1
                 if not changed:
                     return Batch(current, False, failure=failure)
-            new = msgspec.structs.replace(
-                current,
-                version=self._projection.version,
-                position=position,
-                revision=current.revision + 1,
-                updated_ms=now_ms,
-            )
-            unit.commit(self._changes(new, view, changed, [_letter(letter, now_ms) for letter in letters]))
+            new = moved(current, self._projection.version, position, now_ms)
+            unit.commit(changes(self._track, new, view.changes(), changed, letters))
         finally:
             unit.rollback()
-        return Batch(new, True, handled, len(changed), failure)
+        return Batch(new, True, handled, len(changed), failure, len(letters))
 
     def _events(self, position: int, limit: int, until: int | None) -> tuple[list[Event], int]:
         """The next events for this projection, and the position up to which there are no others."""
@@ -182,8 +193,8 @@ class Batches:
             cursor = cursor_of[stream]
             if event.sequence != cursor + 1:
                 if event.sequence > cursor:
-                    raise self._gap(event, cursor)
-                self._check_was_seen(event, cursor)
+                    raise astray.gap(self._track, event.stream, cursor, event.sequence)
+                astray.check_was_seen(self._log, self._track, event.stream, cursor)
                 continue
             if event.position in given_up:
                 letters.append(given_up[event.position])
@@ -195,51 +206,55 @@ class Batches:
                     raise
                 except Exception as error:
                     view.undo()
-                    return handled, changed, letters, Failure(event, error, 1)
+                    return handled, changed, letters, Failure(event, told(error), 1, error)
                 handled += 1
             cursor_of[stream] = changed[stream] = event.sequence
         return handled, changed, letters, None
 
-    def _changes(
-        self, new: Standing, view: StoredView, changed: dict[str, int], letters: list[DeadLetter]
-    ) -> Iterator[Change]:
-        yield from cursors.changes(self._track, changed)
-        yield from view.changes()
-        for letter in letters:
-            key = keys.of_build(self._track.escaped, new.build) + keys.NUMBER.pack(letter.position)
-            yield "letters", key, records.seal(key, letter)
-        yield "meta", self._track.key, records.seal(self._track.key, new)
 
-    def _check_was_seen(self, event: Event, cursor: int) -> None:
-        """An event at or before the cursor is in the read model already, if the stream ever went as far."""
-        version = self._log.version(event.stream)
-        if version < cursor:
-            raise self._astray(
-                f"its cursor for stream {event.stream[:200]!r} is at {cursor}, and the stream has {version} events",
-                "cursor.ahead",
-            )
+def changes(
+    track: Track,
+    new: Standing,
+    of_view: Iterable[Change],
+    reached: dict[str, int],
+    letters: Iterable[Failure],
+) -> Iterator[Change]:
+    """Everything that one commit of a projection writes."""
+    yield from cursors.changes(track, reached)
+    yield from of_view
+    for failure in letters:
+        key = keys.of_build(track.escaped, new.build) + keys.NUMBER.pack(failure.event.position)
+        yield "letters", key, records.seal(key, _letter(failure, new.updated_ms))
+    yield "meta", track.key, records.seal(track.key, new)
 
-    def _gap(self, event: Event, cursor: int) -> Invalid:
-        return self._astray(
-            f"its cursor for stream {event.stream[:200]!r} is at {cursor}, and the next event that it would be given "
-            f"is {event.sequence}, as if it read other streams before",
-            "cursor.gap",
-        )
 
-    def _astray(self, why: str, code: str) -> Invalid:
-        return Invalid(
-            f"Projection {self._track.name[:200]!r} cannot go on: {why}.",
-            code=code,
-            about=f"projection {self._track.name[:200]!r}",
-            unchanged="its read model and its cursors",
-            next_step="rebuild it, or save the checkpoint that its read model has",
-        )
+def moved(current: Standing, version: int, position: int, now_ms: int) -> Standing:
+    """Where the projection stands after a commit that takes it to this position."""
+    return msgspec.structs.replace(
+        current, version=version, position=position, revision=current.revision + 1, updated_ms=now_ms
+    )
+
+
+def told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def shortened(why: str) -> str:
+    """As a record can have it."""
+    return why[:4096].encode(errors="backslashreplace").decode()
+
+
+def first_position(backend: Backend, log: EventLog, track: Track, current: Standing, prefix: str) -> int:
+    """The position after which the next batch begins."""
+    return current.position if current.position is not None else resume_position(backend, log, track, prefix)
 
 
 def resume_position(backend: Backend, log: EventLog, track: Track, prefix: str) -> int:
     """The last position before which nothing is missing, according to the cursors. Looks at every stream."""
     lowest = log.head()
     known = dict(cursors.read_all(backend, track, backend.address))
+    if not known:
+        return 0  # the first time; nothing is gained by looking for the first event that it reads
     for name, version in log.versions():
         stream = name.decode()
         cursor = known.get(stream, 0)
@@ -252,5 +267,5 @@ def resume_position(backend: Backend, log: EventLog, track: Track, prefix: str) 
 
 def _letter(failure: Failure, now_ms: int) -> DeadLetter:
     event = failure.event
-    why = f"{type(failure.error).__name__}: {failure.error}"[:4096].encode(errors="backslashreplace").decode()
+    why = shortened(failure.why)
     return DeadLetter(event.position, event.stream, event.sequence, event.type, why, failure.attempts, now_ms)

@@ -55,5 +55,4 @@ def end_of(prefix: bytes) -> bytes | None:
 
 
 def unescaped(name: bytes) -> str:
-    """Of a key that is not ours, what can be shown of it."""
-    return name.replace(b"%2F", b"/").replace(b"%25", b"%").decode(errors="backslashreplace")
+    return name.replace(b"%2F", b"/").replace(b"%25", b"%").decode()

@@ -75,6 +75,16 @@ class EventLog:
         return self._version(name, self._backend.read("heads", [name])[0])
 
     def read_stream(self, stream: str, after: int = 0) -> Iterator[Event]:
+        for wanted in self.positions(stream, after):
+            found = []
+            for key, value in zip(wanted, self._backend.read("events", wanted), strict=True):
+                if value is None:
+                    raise self._missing(key, stream)
+                found.append((key, value))
+            yield from records.unsealed(found, Event, "event", self._backend.address)
+
+    def positions(self, stream: str, after: int = 0) -> Iterator[list[bytes]]:
+        """Where the events of a stream that follow a sequence are: pages of their keys."""
         prefix = keys.index_prefix(check_stream(stream))
         check_number("after", after)
         end = keys.end_of(prefix)
@@ -82,13 +92,7 @@ class EventLog:
             rows = self._backend.scan("index", prefix + keys.NUMBER.pack(after + 1), end, PAGE)
             if not rows:
                 return
-            wanted = [position for _, position in rows]
-            found = []
-            for key, value in zip(wanted, self._backend.read("events", wanted), strict=True):
-                if value is None:
-                    raise self._missing(key, stream)
-                found.append((key, value))
-            yield from records.unsealed(found, Event, "event", self._backend.address)
+            yield [position for _, position in rows]
             after = keys.NUMBER.unpack(rows[-1][0][-8:])[0]
 
     def read_all(self, after: int = 0) -> Iterator[Event]:

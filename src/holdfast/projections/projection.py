@@ -38,6 +38,9 @@ class Projection:
 
     Events of a stream come in their order, and all events in the order of their commits. What the handler does outside
     the view may happen again after a crash.
+
+    On Spark, events with the same `key(event)` are handled together, in that order; without such a method, those of
+    one stream are.
     """
 
     name: ClassVar[str]

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import google_crc32c
 import msgspec
 
+from holdfast.decoding import msgpack_decoder
 from holdfast.errors import Corrupt, Invalid
 
 VERSION = 1
@@ -20,7 +21,6 @@ _U32 = struct.Struct(">I")
 _HEADER = bytes((VERSION,))
 _T = TypeVar("_T")
 _encode = msgspec.msgpack.Encoder().encode
-_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def seal(key: bytes, record: Any) -> bytes:
@@ -28,9 +28,14 @@ def seal(key: bytes, record: Any) -> bytes:
     return sealed + _U32.pack(google_crc32c.value(key + sealed))
 
 
+def body(sealed: bytes) -> bytes:
+    """The record itself, as MessagePack."""
+    return sealed[1:-4]
+
+
 def unsealed(rows: list[tuple[bytes, bytes]], kind: type[_T], what: str, address: str) -> list[_T]:
     """The records of many rows, at once: nothing is made for messages that are never needed."""
-    decode, checksum, pack = _decoder(kind).decode, google_crc32c.value, _U32.pack
+    decode, checksum, pack = msgpack_decoder(kind).decode, google_crc32c.value, _U32.pack
     found: list[_T] = []
     try:
         for key, value in rows:
@@ -53,16 +58,9 @@ def unseal(key: bytes, value: bytes, kind: type[_T], what: str, address: str) ->
     if sealed[0] > VERSION:
         raise newer(address, f"{what} has version {sealed[0]}, this release reads up to {VERSION}")
     try:
-        return _decoder(kind).decode(sealed[1:])
+        return msgpack_decoder(kind).decode(sealed[1:])
     except msgspec.MsgspecError as error:
         raise corrupt(address, what, str(error)) from None
-
-
-def _decoder(kind: type[_T]) -> msgspec.msgpack.Decoder[_T]:
-    found = _decoders.get(kind)
-    if found is None:
-        found = _decoders[kind] = msgspec.msgpack.Decoder(kind)
-    return found
 
 
 def decode_cursor(value: bytes, name: str, stream: str, address: str) -> int:

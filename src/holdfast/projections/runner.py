@@ -11,15 +11,14 @@ import msgspec
 from holdfast.errors import Conflict, Fenced, Invalid
 from holdfast.projections import life, rebuilding, standing
 from holdfast.projections.arguments import check_number, refused
-from holdfast.projections.batch import Batches, Failure
+from holdfast.projections.batch import Batches, Failure, Works
 from holdfast.projections.leases import Hold
-from holdfast.projections.projection import Handles, OnError, OnVersion, check_kept, check_projection
+from holdfast.projections.projection import Handles, OnError, OnVersion, check_kept, check_projection, check_version
 from holdfast.projections.replaying import Replays
 from holdfast.projections.standing import DeadLetter, Standing, Track
 from holdfast.projections.store import ProjectionStore
 
 BATCH = 1000
-MOST_CONFLICTS = 100
 LONGEST_WAIT = 60.0
 
 
@@ -84,7 +83,7 @@ class ProjectionRunner(Replays):
             known, current = self._standing(track, projection)
         if current.version not in (None, projection.version):
             if self._on_version == "fail":
-                raise _other_version(projection, current)
+                check_version(projection, current.version)
             if not self.rebuild(projection, resume=True, lease=lease, stop=stop).is_at_the_end:
                 return CaughtUp(current.position or 0, is_at_the_end=False)
             known, current = self._standing(track, projection)
@@ -153,7 +152,7 @@ class ProjectionRunner(Replays):
         """Handle the events again that were put aside; those that fail again stay, and are returned.
 
         Each one that succeeds goes into the read model in one commit with the removal of its letter. They come after
-        events that were handled since: the handler has to bear that.
+        events that were handled since: the handler has to bear that. `Invalid` if the read model is of another version.
         """
         return life.retry_letters(self.store, self._checked(projection), projection)
 
@@ -169,42 +168,48 @@ class ProjectionRunner(Replays):
         progress: Callable[[int, int], object] = lambda _position, _head: None,
     ) -> CaughtUp:
         known, current = where
-        work = Batches(self.store.backend, self.store.log, projection, track, lease)
+        work = self._works(projection, track, lease)
         tried: Counter[int] = Counter()
         given_up: dict[int, Failure] = {}
-        handled = written = committed = conflicts = 0
+        handled = written = letters = committed = conflicts = 0
         while (batches is None or committed < batches) and not stop():
             now = self.store.now_ms()
             try:
                 batch = work.run(known, current, limit=self._batch, until=until, now_ms=now, given_up=given_up)
             except Conflict:
                 conflicts += 1
-                if conflicts > MOST_CONFLICTS:
+                if conflicts > life.MOST_CONFLICTS:
                     raise
                 known, current = self._standing(track, projection)
+                if track.is_live:
+                    check_version(projection, current.version)  # another one may have been switched to meanwhile
                 continue
             if batch is None:
-                return CaughtUp(current.position or 0, handled, written, len(given_up))
+                return CaughtUp(current.position or 0, handled, written, letters)
             if batch.is_committed:
                 known = current = batch.standing
                 conflicts, committed = 0, committed + 1
                 handled, written = handled + batch.handled, written + batch.streams
+                letters += batch.dead_lettered
                 self.store.notify()
                 progress(current.position or 0, self.store.log.head())
             if batch.failure is not None:
                 self._failed(projection, batch.failure, tried, given_up)
-        return CaughtUp(current.position or 0, handled, written, len(given_up), is_at_the_end=False)
+        return CaughtUp(current.position or 0, handled, written, letters, is_at_the_end=False)
+
+    def _works(self, projection: Handles, track: Track, lease: Hold | None) -> Works:
+        return Batches(self.store.backend, self.store.log, projection, track, lease)
 
     def _failed(self, projection: Handles, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]) -> None:
         """Wait for another try, give the event up on record, or stop here."""
         position = failure.event.position
         tried[position] += 1
         if tried[position] <= self._on_error.retries:
-            self._sleep(min(LONGEST_WAIT, self._on_error.wait * 2 ** (tried[position] - 1)))
+            self._sleep(pause(self._on_error, tried[position]))
         elif self._on_error.then == "dead-letter":
             given_up[position] = msgspec.structs.replace(failure, attempts=tried[position])
         else:
-            raise _handler_failed(projection, failure, tried[position]) from failure.error
+            raise handler_failed(projection, failure, tried[position]) from failure.error
 
     def _standing(self, track: Track, projection: Handles) -> tuple[Standing | None, Standing]:
         """What is stored, and what to go on from."""
@@ -228,23 +233,17 @@ class ProjectionRunner(Replays):
         return standing.live(projection.name)
 
 
-def _other_version(projection: Handles, found: Standing) -> Invalid:
-    return Invalid(
-        f"The read model of projection {projection.name!r} was made by version {found.version}, this is version "
-        f"{projection.version}.",
-        code="projection.version",
-        about=f"projection {projection.name!r}",
-        unchanged="its read model and its cursors",
-        next_step="rebuild it, or run it with on_version='rebuild'",
-    )
+def pause(policy: OnError, tried: int) -> float:
+    """Seconds before an event is handled again that has failed so many times."""
+    return min(LONGEST_WAIT, policy.wait * 2.0 ** (tried - 1))
 
 
-def _handler_failed(projection: Handles, failure: Failure, tried: int) -> Invalid:
+def handler_failed(projection: Handles, failure: Failure, tried: int) -> Invalid:
     event = failure.event
     times = f", {tried} times" if tried > 1 else ""
     return Invalid(
         f"Projection {projection.name!r} could not handle event {event.sequence} of stream {event.stream[:200]!r} "
-        f"({event.type}, position {event.position}){times}: {type(failure.error).__name__}: {failure.error}",
+        f"({event.type}, position {event.position}){times}: {failure.why}",
         code="projection.handler",
         about=f"projection {projection.name!r}",
         unchanged="its read model and its cursors, which hold everything before that event",

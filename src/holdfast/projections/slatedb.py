@@ -107,11 +107,12 @@ class SlatedbBackend:
             prefix = PREFIXES[space]
             for key in removals:
                 batch.delete(prefix + key)
-        with step("slatedb.write"):
-            handle = self._ask(self._usable().write(batch))
+        database = self._usable()
         try:
+            with step("slatedb.write"):
+                handle = wait_for(database.write(batch), PATIENCE)
             with step("slatedb.durable"):
-                wait_for(_made_durable(self._db, handle), PATIENCE)
+                wait_for(_made_durable(database, handle), PATIENCE)
         except BaseException as error:
             self._is_lost = str(error) or type(error).__name__
             if isinstance(error, slatedb_errors.FAILURES):

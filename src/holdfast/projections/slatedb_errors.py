@@ -44,9 +44,9 @@ def explained(error: BaseException, address: str) -> HoldfastError:
 
 
 def of_commit(error: BaseException, address: str) -> HoldfastError:
-    """Of a commit that SlateDB had accepted and did not report durable."""
+    """Of a commit that SlateDB may have accepted, and did not report durable."""
     found = explained(error, address)
-    if isinstance(found, Fenced):
+    if isinstance(found, Fenced) or isinstance(error, Error.Invalid):
         return found
     return OutcomeUnknown(
         f"{address}: SlateDB did not say that a commit is durable: {_words(error)}.",

@@ -8,7 +8,9 @@ a gap. Reads never wait for a writer: while there is one, they have connections 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.errors import Invalid
 from holdfast.projections.backend import SPACES, Change, Row, Space
 from holdfast.projections.pending import Pending, closed, nested
 from holdfast.projections.records import newer
@@ -33,6 +36,10 @@ _OF_READERS = ("query_only = ON", "cache_size = -16384")
 _DURABLE = ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON")
 # A batch touches a page per stream: they must fit into the cache, and the log is folded back after several batches.
 _FAST = ("cache_size = -65536", "wal_autocheckpoint = 8192")
+# The first word of a statement, after comments.
+_OF_TRANSACTIONS = re.compile(
+    r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?:BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH)\b", re.S | re.I
+)
 _AT_ONCE = 500
 """Keys in one SELECT."""
 
@@ -100,11 +107,14 @@ class SqliteBackend:
             with self.errors_explained():
                 writer = self._usable_writer()
                 writer.execute("BEGIN IMMEDIATE")
+            self.owner = threading.get_ident()
+            return SqliteTransaction(self, writer)
         except BaseException:
-            self._writing.release()
+            if self._connections.writer is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connections.writer.rollback()  # it may have begun: ^C is told of when it returns
+            self.ended()
             raise
-        self.owner = threading.get_ident()
-        return SqliteTransaction(self, writer)
 
     def ended(self) -> None:
         """A transaction is over, however it ended."""
@@ -202,12 +212,18 @@ class SqliteTransaction:
             return scan_from(self._writer, space, start, end, limit)
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        if _ends_transactions(sql):
+            raise self._ended(f"{sql.strip()[:80]!r} is not for handlers")
+        self._check_open()
         try:
-            return self._writer.execute(sql, parameters).fetchall()
+            found = self._writer.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
             if is_of_the_medium(error):
                 raise OF_A_STORE.explained(error, self._backend.address) from error
+            self._check_open()
             raise
+        self._check_open()
+        return found
 
     def write(self, changes: Iterable[Change]) -> None:
         assert self._pending is not None
@@ -217,6 +233,7 @@ class SqliteTransaction:
         if self._pending is None:
             return
         try:
+            self._check_open()
             with self._backend.errors_explained():
                 # In the order of their keys: each page of the tree is then visited once.
                 for space, puts in self._pending.puts.items():
@@ -226,6 +243,20 @@ class SqliteTransaction:
             self._backend.commit(self._writer)
         finally:
             self.rollback()
+
+    def _check_open(self) -> None:
+        """A statement can end the transaction by failing: what came after it would be committed by itself."""
+        if not self._writer.in_transaction:
+            raise self._ended("a statement has rolled it back, as INSERT OR ROLLBACK does")
+
+    def _ended(self, why: str) -> Invalid:
+        return Invalid(
+            f"The transaction of a batch begins and ends with the batch: {why}.",
+            code="projection.sql-transaction",
+            about=self._backend.address,
+            unchanged="the read model and the cursors",
+            next_step="let statements fail (INSERT OR IGNORE, ON CONFLICT) without ending the transaction",
+        )
 
     def rollback(self) -> None:
         if self._pending is None:
@@ -242,6 +273,11 @@ class SqliteTransaction:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
         self.commit() if kind is None else self.rollback()
+
+
+@functools.lru_cache(1024)
+def _ends_transactions(sql: str) -> bool:
+    return _OF_TRANSACTIONS.match(sql) is not None
 
 
 def _switched_to_log(writer: sqlite3.Connection) -> str:

@@ -83,7 +83,7 @@ def read(reading: Reading, key: bytes, address: str) -> Standing | None:
 
 
 def decode(key: bytes, value: bytes, address: str) -> Standing:
-    name = keys.unescaped(key[2:])
+    name = key[2:].decode(errors="backslashreplace")
     return records.unseal(key, value, Standing, f"the standing of projection {name[:200]!r}", address)
 
 
@@ -115,5 +115,5 @@ def check_lease(reading: Reading, track: Track, lease: Lease, address: str) -> N
 
 
 def decode_lease(key: bytes, value: bytes, address: str) -> Lease:
-    name = keys.unescaped(key[2:])
+    name = key[2:].decode(errors="backslashreplace")
     return records.unseal(key, value, Lease, f"the lease of projection {name[:200]!r}", address)

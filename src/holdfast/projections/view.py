@@ -144,6 +144,9 @@ class StoredView:
         return (("views", prefix + key, value) for key, value in self._written.items())
 
 
+_STAYS = b"abcdefghijklmnopqrstuvwxyz0123456789"
+
+
 def scan_views(backend: Backend, of_build: bytes, prefix: bytes) -> Iterator[Row]:
     start = of_build + prefix
     for key, value in backend.scan("views", start, keys.end_of(start)):
@@ -159,5 +162,8 @@ def table_name(prefix: str, name: str) -> str:
 
 
 def _plain(name: bytes) -> str:
-    """Letters and digits stay, every other byte becomes `_` and two digits; `_x` therefore stands for nothing else."""
-    return "".join(chr(byte) if bytes([byte]).isalnum() else f"_{byte:02x}" for byte in name)
+    """Small letters and digits stay, every other byte becomes `_` and two digits: `_x` stands for nothing else.
+
+    SQLite takes two names for one that differ only in capital letters.
+    """
+    return "".join(chr(byte) if byte in _STAYS else f"_{byte:02x}" for byte in name)

@@ -160,6 +160,23 @@ class LifeConformance(ProjectionsUnderTest):
         with pytest.raises(Invalid):
             runner.catch_up_persistent(Turnover())
 
+    def test_another_version_is_switched_to_in_the_middle_of_a_batch(self) -> None:
+        store, runner = self.caught_up()
+        store.append("order-1", [paid(7)])
+
+        class Overtaken(Turnover):
+            def handle(self, event: Event, view: View) -> None:
+                super().handle(event, view)
+                ProjectionRunner(store).rebuild(Doubled())
+                store.append("order-1", [paid(1)])
+
+        with pytest.raises(Invalid) as caught:
+            runner.catch_up_persistent(Overtaken())
+        assert caught.value.code == "projection.version"
+        assert store.projections()[0].version == 2
+        runner.catch_up_persistent(Doubled())
+        assert contents(store)[b"total"] == b"%d" % (2 * int(fresh_fold(store)[b"total"]))
+
     def test_rebuild_beside_the_live_one(self) -> None:
         store, _ = self.caught_up()
         store.append("order-1", [paid(7)])

@@ -1,0 +1,136 @@
+"""The events of a store as a source of Spark's, read where the data are used and without disturbing anybody.
+
+Executors look at the store and never open it to write: a worker on SlateDB is not fenced by its readers, and one on
+SQLite does not wait for them. They must reach it at the same address, with the same settings in their environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from holdfast.errors import Invalid
+from holdfast.projections import keys, records
+from holdfast.projections.backend import Row
+from holdfast.projections.opening import open_projections
+from holdfast.projections.store import ProjectionStore
+from holdfast.spark.events_columns import ROWS, batches, check_columns, schema_text
+from holdfast.spark.events_wanted import Wanted, from_options, narrowed
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.datasource import Filter
+
+NAME = "holdfast_events"
+
+
+class EventsDataSource(DataSource):
+    """`spark.read.format("holdfast_events").option("url", "sqlite:///...")`; `read_events` does the rest."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return schema_text()
+
+    def reader(self, schema: Any) -> EventsReader:
+        # Spark refuses a reader that takes filters unless its configuration says that filters may be pushed.
+        pushes = self.options.get("push_filters", "false").lower() == "true"
+        return (PushingReader if pushes else EventsReader)(from_options(self.options), check_columns(schema))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        try:
+            from holdfast.spark.events_stream import EventsStreamReader
+        except ModuleNotFoundError as error:
+            raise Invalid(
+                "A stream of events needs PySpark 4.2 or newer, which can limit what a trigger reads.",
+                code="events.pyspark",
+                about="PySpark",
+                unchanged="everything",
+                next_step="install pyspark>=4.2, or read the events as a batch",
+            ) from error
+        return EventsStreamReader(self.options, from_options(self.options), check_columns(schema))
+
+
+class Positions(InputPartition):
+    """Events from a first position to a last one."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first = first
+        self.last = last
+
+
+class Streams(InputPartition):
+    """Events of some streams, up to a last position."""
+
+    def __init__(self, streams: tuple[str, ...], last: int) -> None:
+        self.streams = streams
+        self.last = last
+
+
+class EventsReader(DataSourceReader):
+    """The events that there are when the reading is planned, in parts by their position."""
+
+    def __init__(self, wanted: Wanted, columns: list[str]) -> None:
+        self.wanted = wanted
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with open_projections(self.wanted.url, read_only=True) as store:
+            head = store.position
+        last = head if self.wanted.until is None else min(head, self.wanted.until)
+        if self.wanted.streams is None:
+            # Spark would ask for one partition without a value if there were none.
+            return [Positions(*part) for part in self.wanted.ranges(self.wanted.first, last)] or [Positions(1, 0)]
+        return [Streams(self.wanted.streams, last)]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        return read_partition(self.wanted, self._columns, partition)
+
+
+class PushingReader(EventsReader):
+    """The same, with filters on position and stream applied before anything is read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        for one in filters:
+            less = narrowed(self.wanted, one)
+            if less is None:
+                yield one
+            else:
+                self.wanted = less
+
+
+def read_partition(wanted: Wanted, columns: list[str], partition: InputPartition) -> Iterator[RecordBatch]:
+    """The events of one partition, as record batches. `Corrupt` if one is not there."""
+    with open_projections(wanted.url, read_only=True) as store:
+        if isinstance(partition, Streams):
+            rows = _of_streams(store, wanted, partition)
+        else:
+            assert isinstance(partition, Positions)
+            rows = _of_positions(store, partition.first, partition.last)
+        is_everything = not wanted.prefix and wanted.streams is None
+        yield from batches(rows, columns, None if is_everything else wanted.holds, store.address)
+
+
+def _of_positions(store: ProjectionStore, first: int, last: int) -> Iterator[list[Row]]:
+    while first <= last:
+        upto = min(first + ROWS - 1, last)
+        rows = store.backend.scan("events", keys.NUMBER.pack(first), keys.NUMBER.pack(upto + 1))
+        if len(rows) != upto - first + 1:
+            raise records.corrupt(store.address, f"the order of events {first} to {upto}", "an event is missing")
+        yield rows
+        first = upto + 1
+
+
+def _of_streams(store: ProjectionStore, wanted: Wanted, partition: Streams) -> Iterator[list[Row]]:
+    for stream in partition.streams:
+        for positions in store.log.positions(stream):
+            kept = [one for one in positions if wanted.first <= keys.NUMBER.unpack(one)[0] <= partition.last]
+            found = store.backend.read("events", kept)
+            rows = [(key, value) for key, value in zip(kept, found, strict=True) if value is not None]
+            if len(rows) != len(kept):
+                raise records.corrupt(store.address, f"stream {stream[:200]!r}", "an event is missing")
+            yield rows

@@ -1,0 +1,58 @@
+"""The events of a store as a stream of Spark's. Where it stands is one number, the position of the last event read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from holdfast.projections.opening import open_projections
+from holdfast.spark.events_source import Positions, read_partition
+from holdfast.spark.events_wanted import Wanted, whole_number
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+POSITION = "position"
+
+
+class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Events in the order of their commits: the same ones for the same offsets, whenever they are read again."""
+
+    def __init__(self, options: Mapping[str, str], wanted: Wanted, columns: list[str]) -> None:
+        self._wanted = wanted
+        self._columns = columns
+        most = options.get("max_events_per_trigger")
+        self._most = None if most is None else whole_number("max_events_per_trigger", most)
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, here and below
+        return {POSITION: self._wanted.first - 1}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._last()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        last = self._last() if self._target is None else self._target
+        if isinstance(limit, ReadMaxRows):
+            last = min(last, start[POSITION] + limit.max_rows)
+        return {POSITION: max(last, start[POSITION])}
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {POSITION: self._last()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [Positions(*part) for part in self._wanted.ranges(start[POSITION] + 1, end[POSITION])]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        return read_partition(self._wanted, self._columns, partition)
+
+    def _last(self) -> int:
+        with open_projections(self._wanted.url, read_only=True) as store:
+            head = store.position
+        return head if self._wanted.until is None else min(head, self._wanted.until)

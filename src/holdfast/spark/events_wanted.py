@@ -1,0 +1,139 @@
+"""Which events of a store are wanted, and how a filter of Spark's narrows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import Invalid
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+EVENTS_PER_PARTITION = 50_000
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Events by position, first and last included, and by stream."""
+
+    url: str
+    first: int = 1
+    until: int | None = None
+    """None: the last event there is when the reading is planned."""
+    prefix: str = ""
+    streams: tuple[str, ...] | None = None
+    """None: all that begin with the prefix."""
+    partitions: int | None = None
+    events_per_partition: int = EVENTS_PER_PARTITION
+
+    def holds(self, stream: str) -> bool:
+        return stream.startswith(self.prefix) and (self.streams is None or stream in self.streams)
+
+    def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The positions from a first to a last one, in parts of one size."""
+        events = last - first + 1
+        if events <= 0:
+            return []
+        size = self.events_per_partition if self.partitions is None else -(-events // self.partitions)
+        return [(start, min(start + size - 1, last)) for start in range(first, last + 1, size)]
+
+
+def from_options(options: Mapping[str, str]) -> Wanted:
+    """What the options of a reader ask for, or `Invalid`."""
+    url = options.get("url")
+    if url is None:
+        raise _refused("url", "it is missing")
+    if url.startswith("memory:"):
+        raise Invalid(
+            f"{url} is in the memory of one process, and Spark reads in others.",
+            code="events.memory",
+            about=url,
+            unchanged="everything",
+            next_step="keep the events in sqlite:///path or on object storage",
+        )
+    until = options.get("until")
+    partitions = options.get("partitions")
+    return Wanted(
+        url,
+        whole_number("from", options.get("from", "1")),
+        None if until is None else whole_number("until", until, 0),
+        options.get("prefix", ""),
+        None,
+        None if partitions is None else whole_number("partitions", partitions),
+        whole_number("events_per_partition", options.get("events_per_partition", str(EVENTS_PER_PARTITION))),
+    )
+
+
+def narrowed(wanted: Wanted, by: Filter) -> Wanted | None:
+    """The events that a filter leaves, all of them and no others; None if that is for Spark to find out."""
+    from pyspark.sql.datasource import IsNotNull
+
+    attribute = getattr(by, "attribute", None)
+    if attribute not in (("position",), ("stream",)):
+        return None
+    if isinstance(by, IsNotNull):
+        return wanted
+    return _by_position(wanted, by) if attribute == ("position",) else _by_stream(wanted, by)
+
+
+def _by_position(wanted: Wanted, by: Filter) -> Wanted | None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+
+    value = getattr(by, "value", None)
+    if not isinstance(value, int):
+        return None
+    if isinstance(by, EqualTo):
+        return _between(wanted, value, value)
+    if isinstance(by, GreaterThan | GreaterThanOrEqual):
+        return _between(wanted, value + isinstance(by, GreaterThan), None)
+    if isinstance(by, LessThan | LessThanOrEqual):
+        return _between(wanted, 1, value - isinstance(by, LessThan))
+    return None
+
+
+def _between(wanted: Wanted, first: int, until: int | None) -> Wanted:
+    bounds = [bound for bound in (wanted.until, until) if bound is not None]
+    return msgspec.structs.replace(wanted, first=max(wanted.first, first), until=min(bounds, default=None))
+
+
+def _by_stream(wanted: Wanted, by: Filter) -> Wanted | None:
+    from pyspark.sql.datasource import EqualTo, In, StringStartsWith
+
+    value = getattr(by, "value", None)
+    if isinstance(by, EqualTo) and isinstance(value, str):
+        return _of_streams(wanted, {value})
+    if isinstance(by, In) and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return _of_streams(wanted, set(value))
+    if isinstance(by, StringStartsWith) and isinstance(value, str):
+        if value.startswith(wanted.prefix):
+            return msgspec.structs.replace(wanted, prefix=value)
+        return wanted if wanted.prefix.startswith(value) else _of_streams(wanted, set())
+    return None
+
+
+def _of_streams(wanted: Wanted, streams: set[str]) -> Wanted:
+    streams = streams - {""}  # no stream is called so
+    left = streams if wanted.streams is None else streams & set(wanted.streams)
+    return msgspec.structs.replace(wanted, streams=tuple(sorted(left)))
+
+
+def whole_number(option: str, text: str, least: int = 1) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if not least <= number < 2**63:
+        raise _refused(option, f"it must be a whole number from {least}, not {text[:100]!r}")
+    return number
+
+
+def _refused(option: str, why: str) -> Invalid:
+    return Invalid(
+        f"The option {option!r} of holdfast_events: {why}.",
+        code="events.option",
+        about=option,
+        unchanged="everything",
+        next_step="see holdfast.spark.read_events for the options there are",
+    )

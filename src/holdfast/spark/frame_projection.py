@@ -1,0 +1,134 @@
+"""A projection given as an aggregation: Spark aggregates the new events, and the read model is combined with that."""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.projections.event import Event
+from holdfast.projections.view import View
+from holdfast.sinks.index.rows import key_bytes, problems
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+Combination = Literal["sum", "min", "max", "last"]
+COMBINATIONS = ("sum", "min", "max", "last")
+NULL = b"null"
+_WHOLE = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
+_IN_ORDER = {*_WHOLE, "string", "boolean", "date", "timestamp", "timestamp_ntz"}
+# More digits than any sum of Spark's can have: nothing is rounded.
+_EXACT = decimal.Context(prec=100)
+_document = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class FrameProjection:
+    """Rows by key, made by an aggregation of a DataFrame of events.
+
+        FrameProjection(
+            "turnover",
+            key="shop",
+            aggregate=lambda events: events.where("type = 'paid'")...groupBy("shop").agg(sum("cents").alias("cents")),
+            combine={"cents": "sum"},
+        )
+
+    `aggregate` is given the new events, with the columns of `read_events`, and gives one row per key. `combine` says
+    for every other column how the row of the new events and the row of those before make one: `sum`, `min`, `max`, or
+    `last` for what the newer row has. Each row is an entry of the read model, key and value as JSON documents.
+
+    Guarantees: if the aggregation of all events is the combination of the aggregations of their parts, the read model
+    is that of all events up to the projection's position. What would not be exact, as a sum of floats, is refused.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int = 1,
+        *,
+        key: str | Sequence[str],
+        aggregate: Callable[[DataFrame], DataFrame],
+        combine: Mapping[str, Combination],
+        streams: str = "",
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.streams = streams
+        self.columns = [key] if isinstance(key, str) else list(key)
+        self.aggregate = aggregate
+        self.combine = dict(combine)
+        unknown = [how for how in self.combine.values() if how not in COMBINATIONS]
+        both = sorted(set(self.columns) & self.combine.keys())
+        if not self.columns or unknown or both:
+            why = f"{unknown[0]!r} is no combination" if unknown else f"{', '.join(both) or 'no column'} is its key"
+            raise _refused(name, why)
+
+    def handle(self, event: Event, view: View) -> None:
+        """It has no handler for single events."""
+        raise _refused(self.name, "it is an aggregation, and events are not handled one by one")
+
+    def key_of(self, **columns: Any) -> bytes:
+        """The key of a row in the read model, for `store.view(name).get`. The first columns alone give a prefix."""
+        return key_bytes(self.columns, columns)
+
+    def check(self, schema: StructType) -> None:
+        """`Invalid` if rows like these cannot be kept and combined exactly."""
+        found = problems(schema, self.columns, None)
+        kinds = {field.name: field.dataType for field in schema.fields if field.name not in self.columns}
+        found += [f"there is no combination for the column {name!r}" for name in kinds if name not in self.combine]
+        found += [f"there is no column {name!r} to combine" for name in self.combine if name not in kinds]
+        found += [
+            f"{self.combine[name]} of the column {name!r}, which is {kind.simpleString()}, is not exact"
+            for name, kind in kinds.items()
+            if name in self.combine and not _is_exact(self.combine[name], kind)
+        ]
+        if found:
+            raise _refused(self.name, "; ".join(found))
+
+    def combined(self, before: bytes, new: bytes, schema: StructType) -> bytes:
+        """The value of a row from the one that is kept and the one of newer events."""
+        old, row = _document.decode(before), _document.decode(new)
+        for name, how in self.combine.items():
+            kept, came = bytes(old.get(name, NULL)), bytes(row.get(name, NULL))
+            row[name] = msgspec.Raw(self._combined(name, how, kept, came, schema[name].dataType))
+        return msgspec.json.encode(row)
+
+    def _combined(self, name: str, how: Combination, kept: bytes, came: bytes, kind: DataType) -> bytes:
+        if how == "last" or kept == NULL:
+            return came
+        if came == NULL:
+            return kept
+        if how != "sum":
+            return (min if how == "min" else max)((kept, came), key=_comparable)
+        total = _EXACT.add(decimal.Decimal(kept.decode()), decimal.Decimal(came.decode()))
+        limit = _WHOLE.get(kind.typeName())
+        if limit is not None and not -limit <= total < limit:
+            raise _refused(self.name, f"the sum of column {name!r} does not fit into {kind.simpleString()}")
+        return str(total).encode()
+
+
+def _comparable(literal: bytes) -> Any:
+    if literal[:1] == b'"' or literal in (b"true", b"false"):
+        return msgspec.json.decode(literal)
+    return decimal.Decimal(literal.decode())
+
+
+def _is_exact(how: Combination, kind: DataType) -> bool:
+    name = kind.typeName()
+    if how == "sum":
+        return name in _WHOLE or name == "decimal"
+    return how == "last" or name in _IN_ORDER or name == "decimal"
+
+
+def _refused(name: str, why: str) -> Invalid:
+    return Invalid(
+        f"Projection {name[:200]!r}: {why}.",
+        code="projection.frame",
+        about=f"projection {name[:200]!r}",
+        unchanged="its read model and its cursors",
+        next_step="aggregate to one row per key, with a combination for every other column, and run it on Spark",
+    )

@@ -1,0 +1,231 @@
+"""A projection on an executor: groups of events, each handled in its order and as if it were alone.
+
+Nothing here changes anything: what the handlers did is reported to the driver, which commits it as a whole or not.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.decoding import msgpack_decoder
+from holdfast.errors import Conflict, HoldfastError, Invalid
+from holdfast.projections import astray, cursors, keys, standing
+from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, told
+from holdfast.projections.event import Event
+from holdfast.projections.opening import open_projections
+from holdfast.projections.projection import Handles, OnError
+from holdfast.projections.runner import pause
+from holdfast.projections.standing import Standing, Track
+from holdfast.projections.store import ProjectionStore
+from holdfast.spark.events_columns import decode_record
+from holdfast.spark.projection_parts import Failed, Fault, Part, Span, encode_part, fault
+from holdfast.spark.projection_view import GroupView
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+PART_SPANS = 10_000
+PART_BYTES = 8 << 20
+TRACE = 10_000
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What every executor has to know."""
+
+    url: str
+    projection: Handles
+    track: Track
+    known: Standing | None
+    build: int
+    on_error: OnError
+
+
+Mapped = Callable[[Iterator["RecordBatch"]], Iterator["RecordBatch"]]
+
+
+def grouping(projection: Any) -> Mapped:
+    """Puts a projection's own key before each record. Where there is none, the record is why."""
+    # What Spark sends is a function of no size: the one that it calls is imported where it runs.
+    return lambda batches: _with_keys(projection, batches)
+
+
+def handling(task: Task) -> Mapped:
+    """Handles events that come sorted by group and position; parts, encoded."""
+    return lambda batches: _encoded(_parts(task, batches))
+
+
+def _with_keys(projection: Any, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    import pyarrow
+
+    for batch in batches:
+        groups: list[bytes | None] = []
+        found: list[bytes] = []
+        given: list[Any] = batch.column("record").to_pylist()
+        for record in given:
+            group = _group(projection.key, decode_record(record), projection.name)
+            is_fault = isinstance(group, Fault)
+            groups.append(None if is_fault else group)
+            found.append(encode_part(group) if is_fault else record)
+        columns = [
+            pyarrow.array(groups, pyarrow.binary()),
+            batch.column("position"),
+            pyarrow.array(found, pyarrow.binary()),
+        ]
+        yield pyarrow.record_batch(columns, names=["grouped_by", "position", "record"])
+
+
+def _group(key_of: Callable[[Event], Any], event: Event, name: str) -> Any:
+    try:
+        found = key_of(event)
+        if isinstance(found, str):
+            return found.encode()
+        if isinstance(found, bytes):
+            return found
+        why = f"it is {type(found).__name__}, not text or bytes"
+    except Exception as error:
+        why = told(error)
+    return fault(
+        Invalid(
+            f"Projection {name[:200]!r} has no key for event {event.sequence} of stream {event.stream[:200]!r} "
+            f"({event.type}, position {event.position}): {why}.",
+            code="projection.key",
+            about=f"projection {name[:200]!r}",
+            unchanged="its read model and its cursors",
+            next_step="let key(event) give text or bytes for every event",
+        )
+    )
+
+
+def _encoded(parts: Iterator[Part]) -> Iterator[RecordBatch]:
+    import pyarrow
+
+    for part in parts:
+        yield pyarrow.record_batch([pyarrow.array([encode_part(part)], pyarrow.binary())], names=["part"])
+
+
+def _parts(task: Task, batches: Iterator[RecordBatch]) -> Iterator[Part]:
+    try:
+        with open_projections(task.url, read_only=True) as store:
+            if standing.read(store.backend, task.track.key, store.address) != task.known:
+                raise Conflict(
+                    f"Projection {task.track.name[:200]!r} was changed meanwhile.", code="projection.changed"
+                )
+            yield from Groups(task, store).run(batches)
+    except HoldfastError as error:
+        yield Part(faults=[fault(error)])
+    for _ in batches:  # Spark wants all of them to be taken
+        pass
+
+
+class Groups:
+    """One partition's groups, one after the other."""
+
+    def __init__(self, task: Task, store: ProjectionStore) -> None:
+        self._task = task
+        self._store = store
+        self._view = GroupView(store.backend, task.track.escaped, task.build)
+        self._group: bytes | None = None
+        self._has_failed = False
+        track = task.track
+        self._has_cursors = bool(store.backend.scan(track.space, track.prefix, keys.end_of(track.prefix), 1))
+        self._handle = task.projection.handle
+        self._first: dict[str, tuple[int, Event]] = {}
+        """Of each stream of the group: its cursor, and the first event that follows it."""
+        self._last: dict[str, int] = {}
+        self._handled = 0
+        self._part = Part()
+        self._size = 0
+
+    def run(self, batches: Iterator[RecordBatch]) -> Iterator[Part]:
+        for batch in batches:
+            groups: list[Any] = batch.column("grouped_by").to_pylist()
+            found: list[Any] = batch.column("record").to_pylist()
+            if batch.column("grouped_by").null_count:
+                raise msgpack_decoder(Fault).decode(found[groups.index(None)]).error()
+            events = [decode_record(record) for record in found]
+            cursor_of = self._cursors({event.stream for event in events})
+            for group, event, record in zip(groups, events, found, strict=True):
+                if group != self._group:
+                    self._end_group()
+                    self._group = group
+                    if len(self._part.spans) >= PART_SPANS or self._size >= PART_BYTES:
+                        yield self._taken()
+                self._event(event, record, cursor_of[event.stream])
+        self._end_group()
+        yield self._taken()
+
+    def _cursors(self, streams: set[str]) -> dict[str, int]:
+        if not self._has_cursors:
+            return dict.fromkeys(streams, 0)
+        return cursors.read_some(self._store.backend, self._task.track, list(streams), self._store.address)
+
+    def _event(self, event: Event, record: bytes, cursor: int) -> None:
+        """Handle one event as the policy says. Of one that fails nothing is left in the view."""
+        if event.sequence <= cursor:
+            astray.check_was_seen(self._store.log, self._task.track, event.stream, cursor)
+            return
+        if self._has_failed:
+            return
+        self._last[event.stream] = event.sequence
+        if event.stream not in self._first:
+            self._first[event.stream] = cursor, event
+        error = self._try(event)
+        if error is None:
+            self._handled += 1
+        else:
+            self._again(event, record, error)
+
+    def _try(self, event: Event) -> Exception | None:
+        """None if it went well, else what was raised."""
+        view = self._view
+        raised: Exception | None = None
+        try:
+            self._handle(event, view)
+            view.keep()
+        except NOT_THE_EVENTS_FAULT:
+            raise
+        except Exception as error:
+            view.undo()
+            raised = error
+        if view.refusal is not None:
+            raise view.refusal
+        return raised
+
+    def _again(self, event: Event, record: bytes, error: Exception) -> None:
+        policy = self._task.on_error
+        for tried in range(1, policy.retries + 1):
+            time.sleep(pause(policy, tried))
+            raised = self._try(event)
+            if raised is None:
+                self._handled += 1
+                return
+            error = raised
+        trace = "".join(traceback.format_exception(error))[-TRACE:]
+        failed = Failed(record, told(error), policy.retries + 1, trace)
+        if policy.then == "dead-letter":
+            self._part.letters.append(failed)
+        else:
+            self._part.failed.append(failed)
+            self._has_failed = True
+
+    def _end_group(self) -> None:
+        if self._group is None:
+            return
+        self._size += self._view.report(self._group, self._part)
+        self._part.spans.extend(
+            Span(stream, cursor, event.sequence, self._last[stream], event.position)
+            for stream, (cursor, event) in self._first.items()
+        )
+        self._first.clear()
+        self._last.clear()
+        self._has_failed = False
+
+    def _taken(self) -> Part:
+        part = msgspec.structs.replace(self._part, handled=self._handled)
+        self._part, self._handled, self._size = Part(), 0, 0
+        return part

@@ -1,0 +1,193 @@
+"""What executors report of the groups that they have handled, and the read model's changes that come of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast import errors
+from holdfast.decoding import msgpack_decoder
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.projections import astray, keys
+from holdfast.projections.backend import Change
+from holdfast.projections.batch import Failure
+from holdfast.projections.standing import Track
+from holdfast.spark.events_columns import decode_record
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The events of one stream in one group that follow its cursor."""
+
+    stream: str
+    cursor: int
+    first: int
+    last: int
+    position: int
+    """Of the first one."""
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True):
+    """An event that could not be handled."""
+
+    record: bytes
+    why: str
+    attempts: int
+    trace: str
+    """Where it was raised, for whoever has to correct the handler."""
+
+
+class RaisedElsewhere(Exception):
+    """What a handler raised on an executor, as the text of its traceback."""
+
+
+class Fault(msgspec.Struct, frozen=True, array_like=True):
+    """An error of our tree that is no event's fault."""
+
+    kind: str
+    message: str
+    code: str
+    about: str | None
+    unchanged: str | None
+    next_step: str | None
+
+    def error(self) -> HoldfastError:
+        kind: type[HoldfastError] = getattr(errors, self.kind)
+        return kind(self.message, code=self.code, about=self.about, unchanged=self.unchanged, next_step=self.next_step)
+
+
+def fault(error: HoldfastError) -> Fault:
+    """A class of somebody else's is sent as the one of ours that it is derived from."""
+    kind = next(kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    return Fault(kind, error.message, error.code, error.about, error.unchanged, error.next_step)
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Some groups of one partition, each as a whole. Flat lists: there may be millions of keys to decode."""
+
+    handled: int = 0
+    keys: list[bytes] = []
+    """Of the read model, that were written; a group has each of its keys once."""
+    values: list[bytes | None] = []
+    """Of these keys; None removes one."""
+    writers: list[bytes] = []
+    """The groups that wrote them."""
+    reads: list[tuple[bytes, bytes]] = []
+    """Groups, and keys that they read as they were committed and did not write."""
+    scans: list[tuple[bytes, bytes]] = []
+    """Groups, and prefixes."""
+    spans: list[Span] = []
+    letters: list[Failed] = []
+    failed: list[Failed] = []
+    faults: list[Fault] = []
+
+
+encode_part = msgspec.msgpack.Encoder().encode
+decode_part = msgpack_decoder(Part).decode
+
+
+class Merged:
+    """All parts of a batch, put together in whatever order they come.
+
+    Groups were handled side by side, each as if it were alone. That is exact if none has written what another has read
+    or written, for then any order gives the same as the order of the log; it is what `check` makes sure of.
+    """
+
+    def __init__(self, track: Track) -> None:
+        self._track = track
+        self._written: dict[bytes, bytes | None] = {}
+        self._writer: dict[bytes, bytes] = {}
+        self._reads: list[tuple[bytes, bytes]] = []
+        self._scans: list[tuple[bytes, bytes]] = []
+        self._spans: dict[str, Span] = {}
+        self._failed: list[Failed] = []
+        self.letters: list[Failure] = []
+        self.handled = 0
+
+    def add(self, part: Part) -> None:
+        """Take in a part. Raises what stopped the executors, and `Invalid` if two groups have written one key."""
+        for found in part.faults:
+            raise found.error()
+        self.handled += part.handled
+        wrote = dict(zip(part.keys, part.writers, strict=True))
+        if len(wrote) < len(part.keys) or not self._writer.keys().isdisjoint(wrote):
+            raise self._written_twice(part)
+        self._writer.update(wrote)
+        self._written.update(zip(part.keys, part.values, strict=True))
+        self._reads += part.reads
+        self._scans += part.scans
+        for span in part.spans:
+            self._add_span(span)
+        self._failed += part.failed
+        self.letters += [_failure(letter) for letter in part.letters]
+
+    def check(self) -> None:
+        """`Invalid` if one group has read what another has written."""
+        writer = self._writer
+        for group, key in self._reads:
+            if writer.get(key, group) != group:
+                raise self._dependent(key, writer[key], group, "read by")
+        in_order = sorted(writer) if self._scans else []
+        for group, prefix in self._scans:
+            self._check_scan(group, prefix, in_order)
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first event in the order of the log that could not be handled and was not put aside."""
+        return min(map(_failure, self._failed), key=lambda failure: failure.event.position, default=None)
+
+    def cursors(self) -> dict[str, int]:
+        """How far each stream has come. `Invalid` if events between its cursor and these are not among them."""
+        gaps = [span for span in self._spans.values() if span.first != span.cursor + 1]
+        if gaps:
+            span = min(gaps, key=lambda span: span.position)
+            raise astray.gap(self._track, span.stream, span.cursor, span.first)
+        return {stream: span.last for stream, span in self._spans.items()}
+
+    def changes(self, build: int) -> Iterator[Change]:
+        prefix = keys.of_build(self._track.escaped, build)
+        return (("views", prefix + key, value) for key, value in self._written.items())
+
+    def _add_span(self, span: Span) -> None:
+        known = self._spans.get(span.stream)
+        if known is not None:
+            earlier = min(known, span, key=lambda one: one.first)
+            span = msgspec.structs.replace(earlier, last=max(known.last, span.last))
+        self._spans[span.stream] = span
+
+    def _check_scan(self, group: bytes, prefix: bytes, in_order: list[bytes]) -> None:
+        for at in range(bisect_left(in_order, prefix), len(in_order)):
+            key = in_order[at]
+            if not key.startswith(prefix):
+                return
+            if self._writer[key] != group:
+                raise self._dependent(key, self._writer[key], group, "read by")
+
+    def _written_twice(self, part: Part) -> Invalid:
+        writer = dict(self._writer)
+        for key, group in zip(part.keys, part.writers, strict=True):
+            if key in writer:
+                break
+            writer[key] = group
+        return self._dependent(key, writer[key], group, "written by")
+
+    def _dependent(self, key: bytes, one: bytes, other: bytes, how: str) -> Invalid:
+        return Invalid(
+            f"Projection {self._track.name[:200]!r} cannot run in parallel: key {key[:200]!r} of its read model was "
+            f"written by the events of group {_shown(one)} and {how} those of group {_shown(other)}, and what comes of "
+            "that depends on their order.",
+            code="projection.groups",
+            about=f"projection {self._track.name[:200]!r}",
+            unchanged="its read model and its cursors",
+            next_step="give the projection a key(event) that puts such events into one group, or run it in one process "
+            "with holdfast.projections.ProjectionRunner",
+        )
+
+
+def _failure(failed: Failed) -> Failure:
+    return Failure(decode_record(failed.record), failed.why, failed.attempts, RaisedElsewhere(failed.trace))
+
+
+def _shown(group: bytes) -> str:
+    return repr(group[:200].decode(errors="backslashreplace"))
