@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 
 from holdfast.errors import Corrupt, Invalid
@@ -76,11 +76,9 @@ class Index:
         """Undo the whole session, at whatever depth. Nothing happens if there is none."""
         self._sessions.rollback()
 
-    @contextlib.contextmanager
-    def session(self) -> Iterator[Index]:
+    def session(self) -> contextlib.AbstractContextManager[Index]:
         """Begin; commit at the end of the block, roll everything back if it raises."""
-        with self._sessions.session():
-            yield self
+        return self._sessions.session(self)
 
     def configure(self, config_hash: int, on_change: OnChange = "fail") -> Start:
         """Say at start which configuration the results are for, and learn how to begin.

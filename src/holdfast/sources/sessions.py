@@ -8,10 +8,12 @@ from there, so that a session may be larger than memory.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from threading import get_ident
+from typing import TypeVar
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.sources import forks
@@ -23,12 +25,31 @@ HELD_BYTES = 4 << 20
 """Of values that are not small; small ones are bounded by the number of changes."""
 SMALL = 1024
 _BY_A_FAILURE = 1 << 62  # deeper than any block: whoever is inside hears of it
+log = logging.getLogger("holdfast.sources")
+T = TypeVar("T")
+
+
+class _Entry:
+    """One way into a session: by `begin`, or as a `with` block."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()  # not its number, which the next thread may be given
+        self.serial = 0
+        """Of the session; 0 until it is entered."""
+        self.depth = 0
+        self.is_undone = False
+        """Whether something deeper inside has rolled the session back."""
+        self.is_complete = False
 
 
 class Sessions:
     """The one session that an index can have at a time, and every write that goes to its backend.
 
-    A session belongs to the thread that began it. All other threads may read meanwhile and nothing else.
+    A session belongs to the thread that began it. All other threads may read meanwhile and nothing else. If that thread
+    ends without ending its session, the next one that wants to write rolls it back, with a warning.
+
+    A signal can raise at any line here. So what is begun is on record before it is done, everything that undoes is fine
+    to do twice, and nothing goes to the backend before what was left there by an interrupted rollback is gone.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -39,14 +60,17 @@ class Sessions:
         self._depth = 0
         self.owner = 0
         """The thread that has begun the session; 0 if there is none."""
+        self._thread: threading.Thread | None = None
         self._serial = 0
         self.held_results: dict[bytes, bytes | None] = {}
         self._held_meta: dict[bytes, bytes | None] = {}
         """What the session has changed and the backend does not know yet."""
         self._held_bytes = 0
         self._is_handed_on = False
-        self._undone = (0, 0)  # the last session that was rolled back, and at which depth
-        self._blocks: dict[int, int] = {}  # thread to the number of `with` blocks that it is in
+        """Whether the backend's transaction has part of the session."""
+        self._is_dirty = False
+        """Whether the backend's transaction has something that must never be committed."""
+        self._blocks: dict[_Entry, None] = {}  # the `with` blocks that somebody is in
         forks.opened(self)
 
     @property
@@ -58,15 +82,16 @@ class Sessions:
             raise self.refusal()
 
     def begin(self) -> None:
-        """Begin a session, or go one deeper into the one that this thread has begun."""
-        with self._lock:
-            self.check_usable()
-            self._check_thread("begin a session")
-            if self._depth == 0:
-                self._check_not_undone()
-                self._serial += 1
-                self.owner = get_ident()
-            self._depth += 1
+        """Begin a session, or go one deeper into the one that this thread has begun.
+
+        If it is interrupted, the whole session is rolled back.
+        """
+        entry = _Entry()
+        try:
+            self._enter(entry)
+        except BaseException:
+            self._abandon(entry)
+            raise
 
     def commit(self) -> None:
         """Go one out; from the outermost, make the session's changes visible and durable in one step.
@@ -87,14 +112,14 @@ class Sessions:
             if self._depth > 1:
                 self._depth -= 1
                 return
-            serial, held, is_handed_on = self._serial, self._held(), self._is_handed_on
-            self._forget()
-            if held or is_handed_on:
-                try:
+            try:
+                held = self._held()
+                if held or self._is_handed_on:
                     self._apply(held)
-                except BaseException:
-                    self._undone = (serial, _BY_A_FAILURE)
-                    raise
+                self._forget()
+            except BaseException:
+                self._undo(_BY_A_FAILURE)
+                raise
 
     def rollback(self) -> None:
         """Undo the whole session, at whatever depth. Nothing happens if there is none."""
@@ -104,30 +129,24 @@ class Sessions:
                 self._undo(self._depth)
 
     @contextlib.contextmanager
-    def session(self) -> Iterator[None]:
-        """Begin; commit at the end of the block, roll back if it raises.
+    def session(self, given: T) -> Iterator[T]:
+        """Begin; commit at the end of the block, roll back if it raises. The block is given this.
 
         If something inside has rolled the session back and gone on, the end of the block is `Invalid`: whoever wrote
         the block counts on its changes being there. Until then the block can write nothing more.
         """
-        self.begin()
-        thread, serial, depth = get_ident(), self._serial, self._depth
-        self._blocks[thread] = self._blocks.get(thread, 0) + 1
+        block = _Entry()
         try:
-            yield
-        except BaseException:
-            self._leave(thread)
-            if self._serial == serial and self._depth:
-                self.rollback()
-            raise
-        self._leave(thread)
-        if self._serial == serial and self._depth == depth:
-            self.commit()
-        elif self._serial == serial and self._depth > depth:
-            self.rollback()
-            raise self._undone_inside("a session was begun in its block and never committed")
-        elif self._undone[0] == serial and self._undone[1] > depth:
-            raise self._undone_inside("it was rolled back inside its block")
+            try:
+                self._enter(block)
+                self._blocks[block] = None
+                yield given
+                self._complete(block)
+                block.is_complete = True
+            finally:
+                self._leave(block)
+        finally:
+            self._leave(block)  # a signal may have cut the first one short
 
     def add(self, space: Space, key: bytes, value: bytes | None) -> None:
         """One change of the session. Without a session: at once in memory, `Invalid` where commits last."""
@@ -166,11 +185,17 @@ class Sessions:
                     unchanged="the index and the session",
                     next_step="do this before the session, or after it",
                 )
-            with step(name), self._rolled_back_on_failure():
-                rest = iter(changes)
-                while chunk := dict(islice(rest, HELD_CHANGES)):
-                    self._backend.write({space: chunk})
-                self._backend.commit()
+            self._clean()
+            try:
+                with step(name):
+                    self._is_dirty = True
+                    rest = iter(changes)
+                    while chunk := dict(islice(rest, HELD_CHANGES)):
+                        self._backend.write({space: chunk})
+                    self._backend.commit()
+                    self._is_dirty = False
+            finally:
+                self._clean()
 
     def close(self) -> None:
         """Undo what is open and refuse everything from now on. From any thread."""
@@ -191,56 +216,105 @@ class Sessions:
         return {space: changes for space, changes in held.items() if changes}
 
     def _apply(self, changes: Changes) -> None:
-        with self._rolled_back_on_failure():
+        self._clean()
+        try:
+            self._is_handed_on = True
             if changes:
                 with step("index.write", changes=_number_of(changes)):
                     self._backend.write(changes)
             with step("index.commit"):
                 self._backend.commit()
+            self._is_handed_on = False
+        except BaseException:
+            self._take_back()
+            raise
 
     def hand_on(self) -> None:
         """Let the backend's transaction have what is held: it is as much as memory is given for."""
         with self._lock:
-            held = self._held()
-            self._let_go()
-            self._is_handed_on = True
             try:
+                self._clean()
+                self._is_handed_on = True
+                held = self._held()
                 with step("index.write", changes=_number_of(held)):
                     self._backend.write(held)
+                self._let_go()
             except BaseException:
                 self._undo(_BY_A_FAILURE)
                 raise
 
+    def _enter(self, entry: _Entry) -> None:
+        with self._lock:
+            self.check_usable()
+            self._check_thread("begin a session")
+            if self._depth:
+                entry.serial, entry.depth = self._serial, self._depth + 1
+                self._depth = entry.depth
+                return
+            self._check_not_undone()
+            entry.serial, entry.depth = self._serial + 1, 1
+            self._serial, self._depth = entry.serial, entry.depth
+            self._thread = entry.thread
+            self.owner = get_ident()
+
+    def _complete(self, block: _Entry) -> None:
+        """The end of a block that did not raise."""
+        if self._serial == block.serial and self._depth == block.depth:
+            self.commit()
+        elif self._serial == block.serial and self._depth > block.depth:
+            self.rollback()
+            raise self._undone_inside("a session was begun in its block and never committed")
+        elif block.is_undone:
+            raise self._undone_inside("it was rolled back inside its block")
+
+    def _leave(self, block: _Entry) -> None:
+        self._blocks.pop(block, None)
+        if not block.is_complete:
+            self._abandon(block)
+
+    def _abandon(self, entry: _Entry) -> None:
+        """Roll the session back that was entered here, if it is still open. From any thread; fine to do twice."""
+        with self._lock:
+            if self._serial == entry.serial and self._depth:
+                self._undo(self._depth)
+
     def _undo(self, depth: int) -> None:
-        self._undone = (self._serial, depth)
-        is_handed_on = self._is_handed_on
-        self._forget()
-        if is_handed_on:
+        for block in list(self._blocks):
+            if block.serial == self._serial and block.depth < depth:
+                block.is_undone = True
+        try:
+            self._take_back()
+        finally:
+            self._forget()
+
+    def _take_back(self) -> None:
+        """Let the backend's transaction have nothing of the session any more."""
+        self._is_dirty = self._is_dirty or self._is_handed_on
+        self._is_handed_on = False
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._is_dirty:
             self._backend.rollback()
+            self._is_dirty = False
 
     def _forget(self) -> None:
-        self._depth = 0
-        self.owner = 0
         self._let_go()
-        self._is_handed_on = False
+        self.owner = 0
+        self._thread = None
+        self._depth = 0
 
     def _let_go(self) -> None:
         self.held_results, self._held_meta, self._held_bytes = {}, {}, 0
 
-    @contextlib.contextmanager
-    def _rolled_back_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._backend.rollback()
-            raise
-
-    def _leave(self, thread: int) -> None:
-        self._blocks[thread] -= 1
-        if not self._blocks[thread]:
-            del self._blocks[thread]
-
     def _check_thread(self, what: str) -> None:
+        if self._thread is not None and not self._thread.is_alive():
+            log.warning(
+                "%s: the thread %s has ended with its session open, which was rolled back",
+                self._backend.address,
+                self._thread.name,
+            )
+            self._undo(_BY_A_FAILURE)
         if self.owner not in (0, get_ident()):
             raise Invalid(
                 f"{self._backend.address}: another thread has a session open, so this one cannot {what}.",
@@ -251,7 +325,8 @@ class Sessions:
             )
 
     def _check_not_undone(self) -> None:
-        if get_ident() in self._blocks:
+        thread = threading.current_thread()
+        if any(block.thread is thread for block in list(self._blocks)):
             raise self._undone_inside("it is over, and its block is not")
 
     def _undone_inside(self, why: str) -> Invalid:
