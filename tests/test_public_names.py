@@ -152,3 +152,46 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
     program = f"import sys, holdfast; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_projections_as_promised(tmp_path: Path) -> None:
+    from holdfast.projections import (
+        GlobalProjectionCheckpoint,
+        NewEvent,
+        Projection,
+        ProjectionRunner,
+        open_projections,
+    )
+
+    class Seen(Projection):
+        name = "turnover"
+
+        def handle(self, event, view):  # type: ignore[no-untyped-def]
+            view.put(event.stream.encode(), b"%d" % event.sequence)
+
+    with open_projections(f"sqlite://{tmp_path}/p.db") as store:
+        assert store.load_projection_checkpoint("turnover").cursors == {}
+        previous = GlobalProjectionCheckpoint({"order-1": 7})
+        store.save_projection_checkpoint("turnover", previous)
+        current = GlobalProjectionCheckpoint({"order-1": 7})
+        current.advance("order-2", 3)
+        store.advance_projection_cursors("turnover", previous, current)
+        found = store.load_projection_checkpoint("turnover")
+        assert (found.cursors, found.cursor_for("order-2"), found.cursor_for("order-3")) == (current.cursors, 3, 0)
+        store.save_projection_checkpoint("turnover", GlobalProjectionCheckpoint({}))
+        store.append("order-1", [NewEvent("paid", {"cents": 1})])
+        runner = ProjectionRunner(store)
+        assert all(callable(getattr(runner, name)) for name in ("run", "catch_up", "catch_up_all_streams"))
+        assert runner.catch_up_persistent(Seen()).handled == 1
+        assert store.load_projection_checkpoint("turnover").cursors == {"order-1": 1}
+
+
+def test_names_for_spark() -> None:
+    import holdfast.projections
+    import holdfast.sinks
+    import holdfast.spark
+
+    for module in (holdfast.projections, holdfast.sinks, holdfast.spark):
+        assert all(getattr(module, name) is not None for name in module.__all__)
+    assert {"Pipeline", "ContinuousQuery", "ProjectionRunner"} <= set(holdfast.spark.__all__)
+    assert {"FileSink", "DeltaSink", "PostgresSink", "FunctionSink", "IndexSink"} <= set(holdfast.sinks.__all__)
