@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 from index_places import PLACES
 from index_works import open_at, session, small_chunks, snapshot
 
-from holdfast.sources import Index, resetting, sessions
+from holdfast.sources import Index, memory, resetting, sessions
 from holdfast.steps import Phase, observe
 
 SIZE = 20
@@ -27,6 +31,60 @@ def run(index: Index, number: int, *, interrupted_at: int | None = None) -> list
     finally:
         stop()
     return events
+
+
+def traced(index: Index, number: int, *, interrupted_at: int) -> bool:
+    """A session that a signal interrupts at this instruction of the code that keeps sessions, if it has so many."""
+    left = interrupted_at
+    files = {sessions.__file__, memory.__file__}
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event in ("call", "opcode"):
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        session(number, SIZE)(index)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("name", ["memory", "sqlite"])
+def test_interrupted_at_every_instruction(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole or not at all, no session is left, and the next one is not taken for part of one that is."""
+    monkeypatch.setattr(sessions, "HELD_CHANGES", 8)
+    outcomes = []
+    with open_at(PLACES[name].fresh(request)) as index, open_at("memory://") as expected:
+        number, at = 1, 0
+        run(expected, 1)
+        run(index, 1)
+        while traced(index, number + 1, interrupted_at=at):
+            assert not index.has_session, at
+            reached = snapshot(index)[1]["a"].sequence
+            outcomes.append(reached - number)
+            if reached > number:
+                run(expected, reached)
+            assert snapshot(index) == snapshot(expected), at
+            number = reached + 1
+            run(index, number)
+            run(expected, number)
+            assert snapshot(index) == snapshot(expected), at
+            at += 1
+    assert at > 500
+    assert set(outcomes) == {0, 1}
 
 
 @pytest.mark.parametrize("name", PLACES)

@@ -58,15 +58,11 @@ class MemoryBackend:
 
     def commit(self) -> None:
         with self._lock:
-            for space, changes in self._written.items():
-                values = self._values[space]
-                for key, value in changes.items():
-                    if (key in values) is (value is None):
-                        self._sorted.pop(space, None)
-                    if value is None:
-                        values.pop(key, None)
-                    else:
-                        values[key] = value
+            try:
+                self._apply()
+            except BaseException:
+                self._apply()  # a signal came in the middle: as a whole, then, which is fine to do twice
+                raise
             self.rollback()
 
     def rollback(self) -> None:
@@ -78,3 +74,14 @@ class MemoryBackend:
         with _names_lock:
             _open_names.discard(self._name)
         self._name = ""
+
+    def _apply(self) -> None:
+        for space, changes in self._written.items():
+            values = self._values[space]
+            for key, value in changes.items():
+                if (key in values) is (value is None):
+                    self._sorted.pop(space, None)
+                if value is None:
+                    values.pop(key, None)
+                else:
+                    values[key] = value

@@ -308,12 +308,8 @@ class Sessions:
         self.held_results, self._held_meta, self._held_bytes = {}, {}, 0
 
     def _check_thread(self, what: str) -> None:
-        if self._thread is not None and not self._thread.is_alive():
-            log.warning(
-                "%s: the thread %s has ended with its session open, which was rolled back",
-                self._backend.address,
-                self._thread.name,
-            )
+        if self._is_left_over():
+            log.warning("%s: a thread has ended with its session open, which was rolled back", self._backend.address)
             self._undo(_BY_A_FAILURE)
         if self.owner not in (0, get_ident()):
             raise Invalid(
@@ -323,6 +319,13 @@ class Sessions:
                 unchanged="the index and the session",
                 next_step="let one thread do the writing, or wait for the other's commit; reading is fine",
             )
+
+    def _is_left_over(self) -> bool:
+        """Whether the thread that has begun the session is no more."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return False
+        return thread not in threading.enumerate()  # a signal can make `is_alive` say no for ever (Python 3.11)
 
     def _check_not_undone(self) -> None:
         thread = threading.current_thread()

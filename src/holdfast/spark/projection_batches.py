@@ -154,6 +154,14 @@ def explained(error: Exception, name: str) -> HoldfastError:
             unchanged=unchanged,
             next_step="keep open files, connections and locks out of the projection object",
         )
+    if "No module named 'holdfast'" in str(error):
+        return Invalid(
+            "Spark's executors run a Python that has no holdfast.",
+            code="projection.executors",
+            about=about,
+            unchanged=unchanged,
+            next_step="install holdfast there, or set PYSPARK_PYTHON to a Python that has it before the session starts",
+        )
     return Unavailable(
         f"Spark did not come to the end of a batch of projection {name[:200]!r}: {error}",
         code="spark.failed",
