@@ -214,7 +214,7 @@ def test_a_name_that_is_not_text_is_shown(run, path):
 
 def test_one_by_a_newer_release_is_refused(run, path):
     with contextlib.closing(open_backend(url_of(path))) as backend:
-        backend.write([("meta", records.FORMAT_KEY, records.encode_format(99))])
+        backend.write({"meta": {records.FORMAT_KEY: records.encode_format(99)}})
         backend.commit()
     for verb in (["sources"], ["sources", "clear", "--yes"]):
         ran = run(*verb, path, "--json")
