@@ -28,6 +28,11 @@ KEYS: list[tuple[str, Any]] = [
     ("bigint", -(2**63)),
     ("decimal(20,4)", decimal.Decimal("1234567890.1200")),
     ("decimal(38,0)", decimal.Decimal("1" * 30)),
+    ("decimal(38,0)", decimal.Decimal("1E+3")),
+    ("decimal(38,18)", decimal.Decimal("0.000000100000000000")),
+    ("decimal(38,18)", decimal.Decimal("-0.000001000000000000")),
+    ("decimal(20,8)", decimal.Decimal("0E-8")),
+    ("decimal(10,2)", decimal.Decimal("-0.00")),
     ("date", datetime.date(2026, 2, 28)),
     ("timestamp", AT),
     ("timestamp", AT.replace(microsecond=0)),
@@ -84,7 +89,9 @@ def test_columns_that_are_refused(spark: SparkSession, schema: str, key: list[st
     assert any(said in problem for problem in found), found
 
 
-@pytest.mark.parametrize("values", [{}, {"b": 1}, {"a": 1, "c": 2}, {"a": 1.5}, {"a": None}])
+@pytest.mark.parametrize(
+    "values", [{}, {"b": 1}, {"a": 1, "c": 2}, {"a": 1.5}, {"a": None}, {"a": decimal.Decimal("NaN")}]
+)
 def test_keys_that_are_none(values: dict[str, Any]) -> None:
     with pytest.raises(Invalid) as refused:
         key_bytes(["a", "b"], values)

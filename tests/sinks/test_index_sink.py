@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+import msgspec
 import pytest
 from sink_places import staged_in
 
 import holdfast
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.sinks import IndexSink, RowsRefused, Standing
-from holdfast.sources import SourceCheckpoint
+from holdfast.sources import Index, SourceCheckpoint
+from holdfast.sources.memory import MemoryBackend
+from holdfast.steps import Phase, observe
 from holdfast.testing.conformance_sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
@@ -79,6 +82,44 @@ class TestSqlite(IndexPlace):
         self.deliver(A, delivery(8))  # of a driver that has slept through it
         assert self.rows() == C
 
+    def test_a_reset_that_was_cut_short_is_finished_by_the_next_start(self) -> None:
+        self.deliver(A, delivery(7))
+        descriptor = self.stage(C, delivery(1, lineage=1))
+
+        def fail(name: str, phase: Phase, _: float) -> None:
+            if name == "reset.clear" and phase == "end":
+                raise KeyboardInterrupt
+
+        stop = observe(fail)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                self.sink.commit(descriptor, delivery(1, lineage=1))
+        finally:
+            stop()
+        again = self.open()
+        again.prepare(self.frame(C).schema, delivery(0, lineage=1))
+        assert again.recover(delivery(1, lineage=1), descriptor) == Standing()
+        again.commit(descriptor, delivery(1, lineage=1))
+        assert self.rows() == C
+
+    def test_an_index_that_cannot_be_reached_is_refused_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(self: IndexSink) -> NoReturn:
+            raise Unavailable("The server is gone.")
+
+        monkeypatch.setattr(IndexSink, "read", fail)
+        with pytest.raises(Unavailable, match="gone"):
+            self.open().prepare(self.frame(A).schema, delivery(0))
+
+    def test_a_position_that_is_too_large_is_refused_when_staged(self) -> None:
+        large = msgspec.structs.replace(delivery(1), positions={"orders": "x" * 65_537})
+        with pytest.raises(RowsRefused, match="'orders'"):
+            self.open().stage(self.frame(A), large)
+        assert self.leftovers() == []
+        largest = msgspec.structs.replace(delivery(1), positions={"orders": "x" * 65_536})
+        sink = self.open()
+        sink.commit(sink.stage(self.frame(A), largest), largest)
+        assert self.rows() == A
+
     def test_emptied_under_a_driver_at_work(self) -> None:
         self.deliver(A, delivery(1))
         with holdfast.open_index(self.url) as index:
@@ -118,6 +159,24 @@ class TestSqlite(IndexPlace):
 def test_arguments_that_mean_nothing(arguments: dict[str, object]) -> None:
     with pytest.raises(Invalid):
         IndexSink("sqlite:///tmp/x.db", **arguments)  # type: ignore[arg-type]
+
+
+class OnAServer(MemoryBackend):
+    """As far as a sink can tell."""
+
+    is_persistent = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.address = "redis://host/0?index=shop"
+
+
+def test_where_executors_find_an_opened_index(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/a%20b.db"
+    with holdfast.open_index(url) as index:
+        assert IndexSink(url, "id").readable_url() == IndexSink(index, "id").readable_url() == url
+    with Index(OnAServer()) as index, pytest.raises(Invalid, match="address instead of the index"):
+        IndexSink(index, "id", staging=tmp_path).readable_url()
 
 
 def test_secrets_are_not_shown() -> None:

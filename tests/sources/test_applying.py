@@ -86,6 +86,17 @@ def test_giving_up_leaves_a_record(index: Index) -> None:
     assert contents(index) == {b"a": b"x", b"c": b"x"}
 
 
+@pytest.mark.parametrize("sequence", [3, 10])
+def test_giving_up_what_is_there_moves_nothing_back(index: Index, sequence: int) -> None:
+    applier = Applier(index)
+    applier.apply("s", 10, b"ten", put(b"a"))
+    with pytest.raises(Invalid) as refused:
+        applier.give_up("s", sequence, None, "late")
+    assert refused.value.code == "change.applied"
+    assert index.checkpoints.read_checkpoint("s") == SourceCheckpoint(10, b"ten")
+    assert index.gaps() == []
+
+
 def test_commit_whose_reply_was_lost(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """It turns out to be there when the change comes again; then the source goes on."""
     applier = Applier(index)
@@ -130,7 +141,7 @@ def test_position_that_is_refused_undoes_the_change(index: Index) -> None:
 
 
 def failure(resumes_at: bytes | None = b"further") -> PositionUnavailable:
-    return PositionUnavailable("source-1", "log was cut", resumes_at=resumes_at)
+    return PositionUnavailable("source-1", "log was cut", resumes_at=resumes_at, resumes_after=7)
 
 
 def test_strict_stops_and_changes_nothing(index: Index) -> None:
@@ -158,12 +169,25 @@ def test_skip_puts_the_gap_on_record(index: Index, resumes_at: bytes | None) -> 
     assert index.gaps() == [done.gap]
     assert done.gap is not None
     assert (done.gap.from_position, done.gap.to_position, done.gap.why) == (b"position-1", resumes_at, "log was cut")
-    assert index.checkpoints.read_checkpoint("source-1") == SourceCheckpoint(1, resumes_at)
+    assert index.checkpoints.read_checkpoint("source-1") == SourceCheckpoint(7, resumes_at)
     assert len(contents(index)) == 3
+
+
+def test_skip_to_another_log_drops_nothing_of_it(index: Index) -> None:
+    applier = Applier(index)
+    for sequence in range(1, 10):
+        applier.apply("s", sequence, b"old log", put(b"old-%d" % sequence))
+    done = recover(index, PositionUnavailable("s", "the log was made anew", resumes_at=b"new log"), "skip")
+    assert index.gaps() == [done.gap]
+    assert done.gap is not None
+    assert (done.gap.from_position, done.gap.to_position) == (b"old log", b"new log")
+    assert index.checkpoints.read_checkpoint("s") is None
+    assert [applier.apply("s", sequence, b"new log", put(b"new-%d" % sequence)) for sequence in range(5)] == [True] * 5
+    assert len(contents(index)) == 14
 
 
 def test_skip_of_a_source_that_never_had_a_checkpoint(index: Index) -> None:
     done = recover(index, PositionUnavailable("new", "log was cut"), "skip")
     assert done.gap is not None
     assert done.gap.from_position is None
-    assert index.checkpoints.read_checkpoint("new") == SourceCheckpoint(0)
+    assert index.checkpoints.read_checkpoint("new") is None

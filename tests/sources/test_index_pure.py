@@ -196,10 +196,11 @@ def test_every_recovery() -> None:
 
 
 def test_position_unavailable() -> None:
-    failure = PositionUnavailable("orders", "log was cut.", resumes_at=b"17")
+    failure = PositionUnavailable("orders", "log was cut.", resumes_at=b"17", resumes_after=9)
     assert isinstance(failure, NotFound)
     for found in (failure, pickle.loads(pickle.dumps(failure))):
-        assert (found.source_id, found.why, found.resumes_at) == ("orders", "log was cut", b"17")
+        assert (found.source_id, found.why) == ("orders", "log was cut")
+        assert (found.resumes_at, found.resumes_after) == (b"17", 9)
         assert found.code == "source.position-unavailable"
         assert "orders" in str(found)
         assert "skip" in str(found)
@@ -207,6 +208,8 @@ def test_position_unavailable() -> None:
         PositionUnavailable("", "x")
     with pytest.raises(Invalid):
         PositionUnavailable("x", "x", resumes_at=bytes(65_537))
+    with pytest.raises(Invalid):
+        PositionUnavailable("x", "x", resumes_after=-1)
 
 
 # Records.

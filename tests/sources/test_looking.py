@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from index_places import PLACES
 
@@ -9,6 +11,7 @@ import holdfast
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.sources import SourceCheckpoint, records
 from holdfast.sources.opening import open_backend
+from holdfast.steps import Phase, observe
 
 
 @pytest.fixture(params=[name for name, place in PLACES.items() if place.abilities.persistent])
@@ -74,6 +77,41 @@ def test_half_emptied_it_is_not_shown(url: str) -> None:
     holdfast.open_index(url).close()
     with holdfast.open_index(url, read_only=True) as looked:
         assert list(looked.results.scan()) == []
+
+
+def test_half_emptied_meanwhile_it_is_not_shown(url: str) -> None:
+    """Opened before the reset that failed. RocksDB shows one moment, which was before."""
+    with holdfast.open_index(url) as index:
+        with index.session():
+            index.results.put(b"a", b"1")
+            index.checkpoints.stage_checkpoint("orders", 1, b"p")
+
+        def fail(name: str, phase: Phase, _: float) -> None:
+            if name == "reset.clear" and phase == "end":
+                raise OSError("The disk says no.")
+
+        with holdfast.open_index(url, read_only=True) as looked:
+            stop = observe(fail)
+            try:
+                with pytest.raises(OSError, match="says no"):
+                    index.reset()
+            finally:
+                stop()
+            reads: list[Callable[[], object]] = [
+                lambda: looked.results.get(b"a"),
+                lambda: list(looked.results.scan()),
+                lambda: looked.checkpoints.read_checkpoint("orders"),
+                looked.checkpoints.read_all_checkpoints,
+                looked.gaps,
+            ]
+            if url.startswith("rocksdb:"):
+                assert reads[0]() == b"1"
+                assert reads[2]() == SourceCheckpoint(1, b"p")
+                return
+            for read in reads:
+                with pytest.raises(Unavailable) as refused:
+                    read()
+                assert refused.value.code == "index.reset-unfinished"
 
 
 def test_in_memory_there_is_nothing_to_look_at() -> None:

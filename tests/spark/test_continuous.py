@@ -92,6 +92,8 @@ def test_an_opened_index_is_used_and_left_open(place: Place) -> None:
     place.shop.sell(1)
     with holdfast.open_index(place.url) as index:
         query = place.run(index=index, checkpoints=place.root / "checkpoints")
+        read = query.results(place.frame)
+        assert {row["shop"]: row["total"] for row in read.collect()} == place.expected(1)
         assert index.checkpoints.read_checkpoint("orders") == SourceCheckpoint(1, b'{"logOffset":0}')
         assert query.get(shop="shop-0") is not None
 

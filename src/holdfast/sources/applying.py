@@ -57,8 +57,22 @@ class Applier:
         return True
 
     def give_up(self, source_id: str, sequence: int, position: bytes | None, why: str) -> Gap:
-        """Do without a change that cannot be applied: the gap is on record, and the source goes on after it."""
+        """Do without a change that cannot be applied: the gap is on record, and the source goes on after it.
+
+        `Invalid` for a change that is in the index already: everything after it would be applied a second time.
+        """
+        sequence = check_u64("sequence", sequence)
         self._check_no_session()
+        before = self._index.checkpoints.read_checkpoint(source_id)
+        if before is not None and sequence <= before.sequence:
+            raise Invalid(
+                f"Change {sequence} of source {source_id!r} cannot be given up: the index has the source up to "
+                f"{before.sequence}.",
+                code="change.applied",
+                about=f"source {source_id!r}",
+                unchanged="the index and its checkpoints",
+                next_step=f"go on after {before.sequence}",
+            )
         gap = self._index.checkpoints.pass_over(source_id, sequence, position, why)
         self._failed.pop(source_id, None)
         return gap

@@ -16,6 +16,19 @@ Changes = Mapping[Space, Mapping[bytes, bytes | None]]
 """Keys with their new values, by space; None removes a key."""
 
 
+class Looker(Protocol):
+    """The reading half of a backend. It takes no lock and no generation; an index that is not there is `NotFound`."""
+
+    @property
+    def address(self) -> str: ...
+
+    def read(self, space: Space, key: bytes) -> bytes | None: ...
+
+    def scan(self, space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
+
+    def close(self) -> None: ...
+
+
 class Backend(Protocol):
     """One index on one medium, opened by one process for as long as it is open.
 

@@ -77,20 +77,23 @@ class SourceCheckpoints:
         value = self._backend.read("meta", records.HASH_KEY)
         return None if value is None else records.decode_hash(value, self._backend.address)
 
-    def pass_over(self, source_id: str, sequence: int, to_position: bytes | None, why: str) -> Gap:
+    def pass_over(self, source_id: str, sequence: int | None, to_position: bytes | None, why: str) -> Gap:
         """Record that a source's changes from its checkpoint to here will be missing, and move the checkpoint there.
 
+        Without a sequence the checkpoint is removed: the source begins anew, with whatever it counts.
         Both in one commit of their own, so that nothing is passed over without a record.
         """
         key = records.checkpoint_key(check_source_id(source_id))
-        sequence, to_position = check_u64("sequence", sequence), check_position(to_position)
+        sequence = None if sequence is None else check_u64("sequence", sequence)
+        to_position = check_position(to_position)
         before = self.read_checkpoint(source_id)
         told = why[:MOST_WHY].encode(errors="backslashreplace").decode()  # it may quote a file's name
         gap = Gap(source_id, before.source_position if before else None, to_position, self._now(), told)
         last = max((records.gap_number(found) for found in self._keys(records.GAPS)), default=0)
+        moved = None if sequence is None else records.encode_checkpoint(key, sequence, to_position, gap.when_ms)
         changes = [
             (records.gap_key(last + 1), records.encode_gap(records.gap_key(last + 1), gap)),
-            (key, records.encode_checkpoint(key, sequence, to_position, gap.when_ms)),
+            (key, moved),
         ]
         self._sessions.commit_alone("index.gap", "meta", changes)
         return gap

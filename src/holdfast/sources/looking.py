@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from holdfast.errors import Invalid, NotFound
-from holdfast.sources.backend import Changes, Space
-
-
-class Looker(Protocol):
-    """The reading half of a backend. It takes no lock and no generation; an index that is not there is `NotFound`."""
-
-    @property
-    def address(self) -> str: ...
-
-    def read(self, space: Space, key: bytes) -> bytes | None: ...
-
-    def scan(self, space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
-
-    def close(self) -> None: ...
+from holdfast.sources.backend import Changes, Looker, Space
+from holdfast.sources.resetting import refuse_unfinished
 
 
 class LookedAt:
-    """A backend that refuses to be written to."""
+    """A backend that refuses to be written to.
+
+    Whoever writes may begin to empty the index at any time, and fail half-way. So each read looks afterwards whether
+    that has begun, a scan at its end, and is `Unavailable` then.
+    """
 
     is_persistent = True
 
     def __init__(self, looker: Looker) -> None:
         self._looker = looker
         self.address = looker.address
-        self.read = looker.read
-        self.scan = looker.scan
         self.close = looker.close
+
+    def read(self, space: Space, key: bytes) -> bytes | None:
+        found = self._looker.read(space, key)
+        refuse_unfinished(self._looker)
+        return found
+
+    def scan(self, space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from self._looker.scan(space, prefix)
+        refuse_unfinished(self._looker)
 
     def write(self, changes: Changes) -> None:
         raise self._refusal()

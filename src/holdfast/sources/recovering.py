@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 
 from holdfast.errors import NotFound
-from holdfast.sources.arguments import check_position, check_source_id, refused
+from holdfast.sources.arguments import check_position, check_source_id, check_u64, refused
 from holdfast.sources.gap import Gap
 from holdfast.sources.index import Index
 
@@ -17,15 +17,20 @@ Policy = Literal["strict", "reset", "skip"]
 class PositionUnavailable(NotFound):
     """A source no longer has the changes after its checkpoint: its log was cut, or is another one now.
 
-    Raised by sources. `resumes_at` is where the source could go on instead, if it knows.
+    Raised by sources. `resumes_at` is where the source could go on instead, if it knows, and `resumes_after` the
+    sequence of the last change before that place. Without `resumes_after` nobody knows how the changes will be counted,
+    as with another log: sequences from before say nothing then about which changes are in the index.
     """
 
     default_code = "source.position-unavailable"
 
-    def __init__(self, source_id: str, why: str, *, resumes_at: bytes | None = None) -> None:
+    def __init__(
+        self, source_id: str, why: str, *, resumes_at: bytes | None = None, resumes_after: int | None = None
+    ) -> None:
         self.source_id = source_id
         self.why = why.rstrip(".")
         self.resumes_at = check_position(resumes_at)
+        self.resumes_after = None if resumes_after is None else check_u64("resumes_after", resumes_after)
         check_source_id(source_id)
         super().__init__(
             f"Source {source_id!r} cannot go on from its checkpoint: {self.why}.",
@@ -36,11 +41,11 @@ class PositionUnavailable(NotFound):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.source_id, self.why, self.resumes_at)
+        return _rebuilt, (self.source_id, self.why, self.resumes_at, self.resumes_after)
 
 
-def _rebuilt(source_id: str, why: str, resumes_at: bytes | None) -> PositionUnavailable:
-    return PositionUnavailable(source_id, why, resumes_at=resumes_at)
+def _rebuilt(source_id: str, why: str, resumes_at: bytes | None, resumes_after: int | None) -> PositionUnavailable:
+    return PositionUnavailable(source_id, why, resumes_at=resumes_at, resumes_after=resumes_after)
 
 
 class Recovery(Struct, frozen=True):
@@ -71,8 +76,10 @@ def decide_recovery(policy: Policy, failure: PositionUnavailable, *, resets: int
 def recover(index: Index, failure: PositionUnavailable, policy: Policy = "strict", *, resets: int = 0) -> Recovery:
     """Carry out what the policy says: raise the failure, empty the index, or record the gap and move the checkpoint.
 
-    After `reset` every source begins at its beginning; after `skip` this one begins at its new checkpoint, without a
-    position at wherever it can. Durable on return.
+    After `reset` every source begins at its beginning. After `skip` this one begins at its new checkpoint, without a
+    position at wherever it can. If the failure does not say after which sequence it goes on, the source has no
+    checkpoint any more and begins at its beginning: the old sequence would pass for proof that the index has the
+    first changes of a new log. Durable on return.
     """
     decided = decide_recovery(policy, failure, resets=resets)
     if decided.action == "stop":
@@ -80,7 +87,5 @@ def recover(index: Index, failure: PositionUnavailable, policy: Policy = "strict
     if decided.action == "reset":
         index.reset()
         return decided
-    before = index.checkpoints.read_checkpoint(failure.source_id)
-    sequence = before.sequence if before else 0
-    gap = index.checkpoints.pass_over(failure.source_id, sequence, failure.resumes_at, failure.why)
+    gap = index.checkpoints.pass_over(failure.source_id, failure.resumes_after, failure.resumes_at, failure.why)
     return Recovery(decided.action, decided.why, gap)

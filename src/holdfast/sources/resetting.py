@@ -10,10 +10,12 @@ from itertools import islice
 
 from holdfast.errors import Unavailable
 from holdfast.sources import records
-from holdfast.sources.backend import Backend, Space
+from holdfast.sources.backend import Backend, Looker, Space
 from holdfast.sources.sessions import Sessions
 
 CHUNK = 4096
+UNFINISHED = "index.reset-unfinished"
+"""The code of the error for an index that is half emptied."""
 _EMPTIED: tuple[tuple[Space, bytes], ...] = (
     ("meta", records.CHECKPOINTS),
     ("meta", records.GAPS),
@@ -54,7 +56,7 @@ def finish(backend: Backend, sessions: Sessions) -> None:
     sessions.commit_alone("reset.finish", "meta", [(records.HASH_KEY, new_hash), (records.RESET_KEY, None)])
 
 
-def refuse_unfinished(backend: Backend) -> None:
+def refuse_unfinished(backend: Looker) -> None:
     """Whoever only looks cannot finish it, and must not take what is left for the whole."""
     if backend.read("meta", records.RESET_KEY) is not None:
         raise _unfinished(backend.address)
@@ -63,7 +65,7 @@ def refuse_unfinished(backend: Backend) -> None:
 def _unfinished(address: str) -> Unavailable:
     return Unavailable(
         f"{address} is being emptied, and that is not finished.",
-        code="index.reset-unfinished",
+        code=UNFINISHED,
         about=address,
         unchanged="nothing: part of the index is gone, and the rest will go",
         next_step="wait for it; if it failed, open the index again, which finishes it",

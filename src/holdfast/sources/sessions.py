@@ -209,6 +209,7 @@ class Sessions:
         self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never let go of it here
         self.refusal = lambda: forks.closed_or_forked(self._backend.address)
         self._forget()
+        self._is_dirty = False  # that is for the parent to clean
 
     def _held(self) -> Changes:
         """By space, without those that nothing was changed in."""
@@ -226,7 +227,8 @@ class Sessions:
                 self._backend.commit()
             self._is_handed_on = False
         except BaseException:
-            self._take_back()
+            self._disown()
+            self._clean()
             raise
 
     def hand_on(self) -> None:
@@ -276,21 +278,13 @@ class Sessions:
         """Roll the session back that was entered here, if it is still open. From any thread; fine to do twice."""
         with self._lock:
             if self._serial == entry.serial and self._depth:
-                self._undo(self._depth)
+                self._undo(max(self._depth, entry.depth))  # its own commit may have gone one out already
 
     def _undo(self, depth: int) -> None:
         for block in list(self._blocks):
             if block.serial == self._serial and block.depth < depth:
                 block.is_undone = True
-        try:
-            self._take_back()
-        finally:
-            self._forget()
-
-    def _take_back(self) -> None:
-        """Let the backend's transaction have nothing of the session any more."""
-        self._is_dirty = self._is_dirty or self._is_handed_on
-        self._is_handed_on = False
+        self._forget()
         self._clean()
 
     def _clean(self) -> None:
@@ -298,8 +292,14 @@ class Sessions:
             self._backend.rollback()
             self._is_dirty = False
 
+    def _disown(self) -> None:
+        """What the backend's transaction has of the session is to be cleaned away, now or before the next write."""
+        self._is_dirty = self._is_dirty or self._is_handed_on
+        self._is_handed_on = False
+
     def _forget(self) -> None:
         self._let_go()
+        self._disown()
         self.owner = 0
         self._thread = None
         self._depth = 0

@@ -106,7 +106,11 @@ class ContinuousQuery:
         return self._recovering(lambda: self.pipeline.start(frame, output_mode=output_mode, trigger=trigger))
 
     def get(self, **key: Any) -> dict[str, Any] | None:
-        """The row with this key, as the index has it now: texts for times and dates. None if there is none."""
+        """The row with this key, as the index has it now. None if there is none.
+
+        As its document has it: texts for times and dates, and every number with a fraction as a float, also one of a
+        decimal column, whose digits may be more than a float has. `results` gives the columns as they are.
+        """
         with self._sink.read() as index:
             value = index.results.get(key_bytes(self._sink.key, key))
         return None if value is None else _row(value)
@@ -147,7 +151,7 @@ class ContinuousQuery:
         if self._sink.is_persistent:
             from holdfast.spark.index_source import read_index
 
-            return read_index(spark, self._sink.url)
+            return read_index(spark, self._sink.readable_url())
         with self._sink.read() as index:
             rows = [(bytearray(key), bytearray(value)) for key, value in index.results.scan(b"")]
         return spark.createDataFrame(rows, "key binary, value binary")

@@ -357,6 +357,41 @@ class SessionConformance(IndexUnderTest):
             index.results.put(b"k", b"v")
         self.expect(index, True)
 
+    def test_thread_that_ends_in_a_session(self) -> None:
+        """Its number is given to the next thread, its session is not."""
+        index = self.open()
+
+        def begin_and_end() -> None:
+            index.begin()
+            index.results.put(b"lost", b"x")
+
+        def change() -> None:
+            with index.session():
+                write_one(index)
+
+        for work in (begin_and_end, change, begin_and_end):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        with index.session():
+            write_one(index)
+        self.expect(index, True)
+
+    def test_rolled_back_inside_while_another_thread_rolls_back(self) -> None:
+        index = self.open()
+
+        def swallow() -> None:
+            with index.session():
+                with contextlib.suppress(Boom):
+                    write_and_fail(index)
+                with contextlib.suppress(Boom):
+                    in_thread(lambda: write_and_fail(index))
+
+        with pytest.raises(Invalid) as caught:
+            swallow()
+        assert caught.value.code == "session.over"
+        self.expect(index, False)
+
     def test_readers_never_see_half_a_commit(self) -> None:
         index = self.open()
         ended = threading.Event()

@@ -92,8 +92,10 @@ def key_bytes(columns: Sequence[str], values: Mapping[str, Any]) -> bytes:
 def _literal(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | decimal.Decimal):
-        return format(value, "f") if isinstance(value, decimal.Decimal) else str(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, decimal.Decimal) and value.is_finite():
+        return _digits(value)
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, datetime.datetime):
@@ -109,6 +111,12 @@ def _literal(name: str, value: Any) -> str:
         unchanged="everything",
         next_step="give a str, bool, int, Decimal, date or datetime, as the column has it",
     )
+
+
+def _digits(value: decimal.Decimal) -> str:
+    """As Java writes a BigDecimal, which Spark does: 1E-7 and less with an exponent, and no zero with a sign."""
+    shown = value or value.copy_abs()
+    return format(shown, "f") if int(shown.as_tuple().exponent) > 0 else str(shown).upper()
 
 
 def _text(value: str) -> str:

@@ -10,7 +10,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.objects.address import without_secrets
 from holdfast.sinks.durable import disk_errors_explained
 from holdfast.sinks.index.keys import look_at_keys
@@ -21,7 +21,8 @@ from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputG
 from holdfast.sinks.staging import StagingArea
 from holdfast.sinks.writing import write_rows
 from holdfast.sources import Index, config_hash, open_index
-from holdfast.sources.arguments import MAX_KEY_BYTES
+from holdfast.sources.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
+from holdfast.sources.resetting import UNFINISHED
 from holdfast.steps import step
 
 if TYPE_CHECKING:
@@ -107,6 +108,18 @@ class IndexSink:
         found = re.fullmatch(r"(?:sqlite|rocksdb)://(/.*)", self.address)
         return f"{urllib.parse.unquote(found[1])}.{what}" if found else None
 
+    def readable_url(self) -> str:
+        """The address for others to look at it, also from other machines; `Invalid` if nobody said."""
+        if self.url:
+            return self.url
+        if self.beside("") is None:
+            raise _invalid(
+                f"{self.address} was given as an opened index, which does not tell how to log in.",
+                self.address,
+                "give the query the index's address instead of the index",
+            )
+        return self.address
+
     def _open_when_free(self) -> Index:
         """Another driver, or somebody who looks, may have it open for a moment."""
         deadline = time.monotonic() + PATIENCE
@@ -128,13 +141,12 @@ class IndexSink:
                 next_step="correct the query or the key, and start again",
             )
         self._check_staging_is_shared()
-        # Nothing there is fine; and opening it now would disturb a driver that is at work.
-        with contextlib.suppress(NotFound), self.read() as index:
-            self._check_ours(index, delivery)
+        self._look_whose_it_is(delivery)
         with disk_errors_explained(self._area.root, "the index"), self._area.new(delivery) as name:
             self._area.remove(name)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
+        self._check_positions(delivery)
         unchanged = "everything that readers see"
         with disk_errors_explained(self._area.root, unchanged), self._area.new(delivery) as name:
             path = self._area.path(name)
@@ -199,6 +211,29 @@ class IndexSink:
         else:
             self._check_ours(index, delivery)
             index.configure(ours)
+
+    def _look_whose_it_is(self, delivery: Delivery) -> None:
+        """Without opening it to write, which would disturb a driver that is at work."""
+        try:
+            with self.read() as index:
+                self._check_ours(index, delivery)
+        except NotFound:
+            pass  # it will be made
+        except Unavailable as error:
+            if error.code != UNFINISHED:  # a reset that a crash cut short: `recover` opens to write, and finishes it
+                raise
+
+    def _check_positions(self, delivery: Delivery) -> None:
+        """An epoch that is decided must be one that can be committed."""
+        for source, position in delivery.positions.items():
+            if position is not None and len(position.encode()) > MAX_POSITION_BYTES:
+                raise RowsRefused(
+                    f"The position of source {source!r} has {len(position.encode())} bytes, and an index takes "
+                    f"{MAX_POSITION_BYTES}.",
+                    about=self.address,
+                    unchanged="the index",
+                    next_step="read fewer partitions or files in one source; or use a sink that keeps no positions",
+                )
 
     def _check_ours(self, index: Index, delivery: Delivery) -> None:
         stored, known = index.checkpoints.read_config_hash(), _newest(index)
