@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 from postgres_hands import ask
@@ -23,12 +23,12 @@ with postgres_server() as server:
 """
 
 
-def gone(pid: int) -> bool:
+def gone(process: psutil.Process) -> bool:
+    """Told by its number and when it began: numbers are used again."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
-    return "Z (zombie)" in Path(f"/proc/{pid}/status").read_text() if os.path.exists(f"/proc/{pid}/status") else False
 
 
 def test_each_database_is_empty_and_wants_the_password(pg_server: PostgresServer) -> None:
@@ -43,20 +43,20 @@ def test_killed_and_started_again() -> None:
     with postgres_server() as server:
         dsn = server.new_database()
         ask(dsn, "CREATE TABLE t (a int); INSERT INTO t VALUES (1)")
-        pid = server.pid
+        first = psutil.Process(server.pid)
         with psycopg.connect(dsn) as connection:
             connection.execute("INSERT INTO t VALUES (2)")
             server.kill()
-            assert gone(pid)
+            assert gone(first)
             with pytest.raises(psycopg.OperationalError):
                 connection.execute("SELECT 1")
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(dsn)
         server.start()
-        assert server.pid != pid
+        second, folder = psutil.Process(server.pid), server.folder
+        assert second != first
         assert ask(dsn, "SELECT a FROM t") == [1]
-        pid, folder = server.pid, server.folder
-    assert gone(pid)
+    assert gone(second)
     assert not folder.exists()
 
 
@@ -74,10 +74,9 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     with process:
         assert process.stdout is not None
         pid, folder = process.stdout.readline().split()
-        assert not gone(int(pid))
+        server = psutil.Process(int(pid))
         process.kill()
-    # One after the other: where many processes come and go, its number soon is another's.
-    wait_until(lambda: gone(int(pid)), "the server has ended")
+    wait_until(lambda: gone(server), "the server has ended")
     wait_until(lambda: not os.path.exists(folder), "its folder is gone")
 
 
