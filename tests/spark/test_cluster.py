@@ -23,8 +23,15 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 NEVER = 10**9
 
 
-@pytest.mark.parametrize("provider", [pytest.param("hdfs", marks=pytest.mark.soak), "rocksdb-changelog"])
-def test_executors_die_in_the_middle_of_an_epoch(provider: str, shared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("provider", "works"),
+    [
+        ("rocksdb-changelog", ["revenue"]),
+        pytest.param("rocksdb-changelog", ["luck"], marks=pytest.mark.soak),
+        pytest.param("hdfs", ["revenue", "luck"], marks=pytest.mark.soak),
+    ],
+)
+def test_executors_die_in_the_middle_of_an_epoch(provider: str, works: list[str], shared: Path, tmp_path: Path) -> None:
     """They take the frame with them that the first sink has read and the second one is about to.
 
     What they had computed is computed again. Where that gives something else, the sinks agree all the same.
@@ -40,14 +47,17 @@ def test_executors_die_in_the_middle_of_an_epoch(provider: str, shared: Path, tm
         orders=str(tmp_path / "orders"),
         kill_executors_at=("sink.stage", "begin", 4),
         provider=provider,
+        works=works,
         archive=str(shared / "classes.jsa"),
     )
-    assert len(ended.acknowledged) == 2
+    assert len(ended.acknowledged) == len(works)
     assert "killed 0" not in ended.acknowledged
-    check_sinks_at_the_end(root / "revenue", revenue_by_epoch(orders))
-    assert packed_on_executors(root / "revenue")
-    check_nothing_is_left_over(root / "revenue")
-    check_luck(root / "luck", revenue_by_epoch(orders))
+    if "revenue" in works:
+        check_sinks_at_the_end(root / "revenue", revenue_by_epoch(orders))
+        assert packed_on_executors(root / "revenue")
+        check_nothing_is_left_over(root / "revenue")
+    if "luck" in works:
+        check_luck(root / "luck", revenue_by_epoch(orders))
 
 
 def packed_on_executors(root: Path) -> bool:

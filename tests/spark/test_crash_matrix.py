@@ -21,8 +21,8 @@ from holdfast.testing.crash import Event, Moment
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROVIDERS = ("hdfs", "rocksdb-changelog")
-CHAINS = 7
-FILES = 6
+CHAINS = 10
+FILES = 5
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,10 +55,17 @@ def shop(request: pytest.FixtureRequest, workshops: Callable[[str], Workshop]) -
     return worked
 
 
-def in_turn(names: Iterable[str]) -> list[ParameterSet]:
-    """Each name with each provider: in `make test` with one of them in turn, with the others in `make soak`."""
+def in_turn(names: Iterable[str], *, but: Collection[str] = ()) -> list[ParameterSet]:
+    """Each name with each provider: in `make test` with one of them in turn, with the others in `make soak`.
+
+    Those in `but` are for `make soak` alone.
+    """
     return [
-        pytest.param(name, provider, marks=[] if number % len(PROVIDERS) == place else [pytest.mark.soak])
+        pytest.param(
+            name,
+            provider,
+            marks=[] if number % len(PROVIDERS) == place and name not in but else [pytest.mark.soak],
+        )
         for number, name in enumerate(names)
         for place, provider in enumerate(PROVIDERS)
     ]
@@ -343,7 +350,10 @@ DAMAGED_STORE: dict[str, Callable[[Workshop], None]] = {
 }
 
 
-@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE), indirect=["shop"])
+MANIFESTS, BATCHES = ({name for name in DAMAGED_STORE if name.startswith(kind)} for kind in ("manifest", "batch"))
+
+
+@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE, but=BATCHES), indirect=["shop"])
 def test_the_newest_checkpoint_damaged(damage: str, shop: Workshop) -> None:
     """Spark and the sinks are an epoch further than the checkpoint before, and agree; the next one covers it all."""
     DAMAGED_STORE[damage](shop)
@@ -352,7 +362,7 @@ def test_the_newest_checkpoint_damaged(damage: str, shop: Workshop) -> None:
     runs_on(shop)
 
 
-@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE), indirect=["shop"])
+@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE, but=MANIFESTS), indirect=["shop"])
 def test_the_newest_checkpoint_damaged_and_the_workdir_lost(damage: str, shop: Workshop) -> None:
     """The sinks have an epoch that no checkpoint can vouch for: it is neither repeated nor passed over."""
     healthy = shop.root / "healthy"

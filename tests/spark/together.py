@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from works import ALL_PIPELINES, PROVIDERS, RESTLESS, Session
+from works import PIPELINES, PROVIDERS, RESTLESS, Session
 
 from holdfast.spark import EpochReport, watch
 from holdfast.steps import observe, step
@@ -84,7 +84,7 @@ def together(acknowledge: Acknowledge, members: dict[str, Any], orders: str, **s
             own = opened.spark.newSession()
             for setting, value in (PROVIDERS[member.provider] | RESTLESS).items():
                 own.conf.set(setting, value)
-            pipeline, frame = ALL_PIPELINES[member.work](own, name, Path(member.root), orders)
+            pipeline, frame = PIPELINES[member.work](own, name, Path(member.root), orders)
             pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
             end = "ended"
         finally:

@@ -153,9 +153,7 @@ def indexed_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[P
     return pipeline, frame
 
 
-PIPELINES = {"revenue": revenue_pipeline, "luck": luck_pipeline}
-"""What also runs on a cluster."""
-ALL_PIPELINES = PIPELINES | {"indexed": indexed_pipeline}
+PIPELINES = {"revenue": revenue_pipeline, "luck": luck_pipeline, "indexed": indexed_pipeline}
 
 
 def alone(
@@ -179,14 +177,15 @@ def on_a_cluster(
     orders: str,
     kill_executors_at: tuple[str, str, int],
     provider: str,
+    works: list[str],
     archive: str | None = None,
 ) -> None:
-    """Both pipelines, one after the other, on two executors, which also pack their state and die once in each."""
+    """These pipelines, one after the other, on two executors, which also pack their state and die once in each."""
     packing.LARGE = 0
     opened = Session(Path(root), provider, archive, master=CLUSTER)
-    for work, make in PIPELINES.items():
+    for work in works:
         when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())}"))
-        pipeline, frame = make(opened.spark, work, Path(root) / work, orders)
+        pipeline, frame = PIPELINES[work](opened.spark, work, Path(root) / work, orders)
         pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
     opened.end()
 

