@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from projection_places import PLACES
@@ -15,6 +16,7 @@ from slatedb.uniffi import DbBuilder, KeyRange, ObjectStore
 
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, open_projections, rebuilding, slatedb
+from holdfast.steps import observe
 from holdfast.testing.conformance_projections_subject import Turnover, contents, fresh_fold, paid
 from holdfast.testing.crash import CrashRing
 from holdfast.testing.faults import FaultyProxy, Status
@@ -143,6 +145,37 @@ def test_storage_that_does_not_take_a_commit(
             assert version in (1, 2)
             again.append("a", [paid(4)], expected=version)
             assert [event.sequence for event in again.read_all()] == list(range(1, version + 2))
+
+
+def test_a_write_that_is_not_answered_in_time_may_be_there(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is accepted, too: to say "try again" would be to append it twice."""
+    url = PLACES["slatedb"].fresh(request)
+    store = open_projections(url)
+    store.append("a", [paid(1)])
+    wait_for = slatedb.wait_for
+
+    def answered_late(work: Any, patience: float) -> Any:
+        wait_for(work, patience)
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        remove = observe(
+            lambda name, phase, _: (
+                patch.setattr(slatedb, "wait_for", answered_late)
+                if (name, phase) == ("slatedb.write", "begin")
+                else None
+            )
+        )
+        with pytest.raises(OutcomeUnknown):
+            store.append("a", [paid(2)])
+        remove()
+    with pytest.raises(Unavailable):
+        store.append("a", [paid(3)])
+    store.close()
+    with open_projections(url) as again:
+        assert again.stream_version("a") in (1, 2)
 
 
 def test_an_address_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
