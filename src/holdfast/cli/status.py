@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
 from types import FrameType
@@ -25,6 +24,7 @@ from holdfast.cli.show import offset_rows
 from holdfast.cli.standing import PipelineStatus, observe_status
 from holdfast.errors import Unavailable
 from holdfast.manifest import CheckpointManifest
+from holdfast.stopping import StopRequest
 
 EVERY = "2s"
 
@@ -157,17 +157,17 @@ def _section(
 def _watch(opened: Opened, output: Output, every: float) -> int:
     """Until Ctrl-C, which is how it is meant to end. A store that cannot be reached is waited for."""
     code = 0
-    is_asked = threading.Event()
+    asked = StopRequest()
 
     def end(number: int, _: FrameType | None) -> None:
         nonlocal code
         code = 0 if number == signal.SIGINT else 128 + number
-        is_asked.set()
+        asked.make()
 
     # An exception in the middle of a picture would leave half of it on the screen.
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        _show_each(opened, output, _statuses(opened, every, is_asked))
+        _show_each(opened, output, _statuses(opened, every, asked))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -189,13 +189,13 @@ def _show_each(opened: Opened, output: Output, statuses: Iterator[PipelineStatus
             sys.stdout.flush()
 
 
-def _statuses(opened: Opened, every: float, is_asked: threading.Event) -> Iterator[PipelineStatus | Unavailable]:
-    while not is_asked.is_set():
+def _statuses(opened: Opened, every: float, asked: StopRequest) -> Iterator[PipelineStatus | Unavailable]:
+    while not asked.is_made():
         try:
             yield observe_status(opened)
         except Unavailable as error:
             yield error
-        is_asked.wait(every)
+        asked.wait(every)
 
 
 def _draw_now(output: PeopleOutput, *, opened: Opened, status: PipelineStatus | Unavailable) -> None:

@@ -19,6 +19,7 @@ from holdfast.projections.arguments import refused
 from holdfast.projections.leases import Hold
 from holdfast.projections.projection import Handles, check_projection
 from holdfast.projections.runner import ProjectionRunner
+from holdfast.stopping import StopRequest
 
 log = logging.getLogger("holdfast.projections")
 
@@ -85,14 +86,14 @@ class ProjectionWorker:
         self._tick = tick
         self._lease = lease
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self._stopping = threading.Event()
+        self._stopping = StopRequest()
         self._is_running = False
 
     def run(self) -> None:
         """Work until `stop`, then finish the batch at hand, let go of the leases, and return."""
         self._is_running = True
         try:
-            while not self._stopping.is_set():
+            while not self._stopping.is_made():
                 if not self.turn():
                     self._store.wait_for_news(self._tick)
         finally:
@@ -101,7 +102,7 @@ class ProjectionWorker:
 
     def stop(self) -> None:
         """End the loop after the batch at hand. From any thread, and from a signal handler."""
-        self._stopping.set()
+        self._stopping.make()
         # Not waited for: a signal handler may run while this thread holds the condition.
         threading.Thread(target=self._store.notify, daemon=True).start()
 
@@ -109,7 +110,7 @@ class ProjectionWorker:
         """Give every projection one turn; whether one of them has more to do."""
         has_more = False
         for turn in self._turns.values():
-            if self._stopping.is_set():
+            if self._stopping.is_made():
                 return False
             if turn.health.state != "failed" and time.monotonic() >= turn.not_before:
                 has_more = self._take_turn(turn) or has_more
@@ -131,7 +132,7 @@ class ProjectionWorker:
                 turn.health = msgspec.structs.replace(turn.health, state="waiting", error=None)
                 return False
             done = self._runner.catch_up_persistent(
-                turn.projection, batches=TURN, lease=turn.lease, stop=self._stopping.is_set
+                turn.projection, batches=TURN, lease=turn.lease, stop=self._stopping.is_made
             )
         except Fenced as error:
             if error.code != "projection.fenced":

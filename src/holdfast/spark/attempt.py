@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from holdfast.epochs.manifests import EpochFacts, Holding
 from holdfast.spark.capture import Capture, Captured
 from holdfast.spark.reports import EpochReport, StepClock, tell
 from holdfast.spark.workdir import Workdir
+from holdfast.stopping import StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,7 +64,7 @@ class Attempt:
         self._lineage = lineage
         self.has_come_to_a_batch = False
         """Whether Spark has called us at all: if not, it may be its directory that it gave up over."""
-        self._stopping = threading.Event()
+        self._stopping = StopRequest()
         self._steps = StepClock()
         self._done: dict[int, tuple[dict[str, float], bool]] = {}
         self._reported = -1
@@ -78,7 +78,7 @@ class Attempt:
     def run_batch(self, frame: DataFrame, batch_id: int) -> None:
         """What Spark calls for each batch. Returns only once every sink has the epoch."""
         self.has_come_to_a_batch = True
-        if self._stopping.is_set():
+        if self._stopping.is_made():
             # Spark has planned one batch more. It is not begun; the next start finds it planned and runs it.
             self._was_refused = True
             raise StopRequested
@@ -99,7 +99,7 @@ class Attempt:
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.query.isActive:
             self.report()
-            if self._stopping.is_set():
+            if self._stopping.is_made():
                 self._end_if_idle()
             if deadline is not None and time.monotonic() >= deadline:
                 return False
@@ -115,7 +115,7 @@ class Attempt:
 
     def ask_to_stop(self) -> None:
         """Finish the epoch that is under way, begin no other. Safe in a signal handler."""
-        self._stopping.set()
+        self._stopping.make()
 
     def raise_failure(self) -> None:
         """Raise what ended the query, if it did not end well: our own error rather than Spark's report of it."""

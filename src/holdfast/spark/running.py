@@ -16,6 +16,7 @@ from holdfast.spark.attempt import Attempt, first_line
 from holdfast.spark.reports import Notice, tell
 from holdfast.spark.start import Checked, Definition, check, recover_and_start
 from holdfast.spark.workdir import Workdir
+from holdfast.stopping import StopRequest
 
 log = logging.getLogger("holdfast.spark")
 PAUSES = (0.5, 2.0, 8.0, 30.0)
@@ -46,7 +47,7 @@ class Run:
         self._definition = definition
         self._checked: Checked | None = None
         self._attempt: Attempt | None = None
-        self._stop = threading.Event()
+        self._stop = StopRequest()
 
     def begin(self) -> None:
         """Check, recover and start the query. Each call is an attempt of its own."""
@@ -54,7 +55,7 @@ class Run:
         if self._checked is None:
             self._checked = check(self._definition)
         self._attempt = recover_and_start(self._checked)
-        if self._stop.is_set():
+        if self._stop.is_made():
             self._attempt.ask_to_stop()
 
     @property
@@ -70,7 +71,7 @@ class Run:
 
     def ask_to_stop(self) -> None:
         """Finish the epoch that is under way, then end. Returns at once; safe in a signal handler."""
-        self._stop.set()
+        self._stop.make()
         if self._attempt:
             self._attempt.ask_to_stop()
 
@@ -118,7 +119,7 @@ class Supervision:
         self._definition = definition
         self._restarts = restarts
         self._run = self.handle = Run(definition)
-        self._stopped = threading.Event()
+        self._stopped = StopRequest()
 
     def run(self) -> None:
         """Until the query ends or is asked to stop. Raises what could not be helped by starting again."""
@@ -132,10 +133,10 @@ class Supervision:
                 except Exception as error:
                     failures = failures + 1 if self._run.epochs == 0 else 1
                     may_help = is_passing(error) or self._run.may_blame_workdir(error)
-                    if self._stopped.is_set() or failures > self._restarts or not may_help:
+                    if self._stopped.is_made() or failures > self._restarts or not may_help:
                         raise
                     self._pause(failures, error)
-                    if self._stopped.is_set():
+                    if self._stopped.is_made():
                         return
 
     def _pause(self, failures: int, error: Exception) -> None:
@@ -154,9 +155,9 @@ class Supervision:
             return
 
         def ask(number: int, _: FrameType | None) -> None:
-            if self._stopped.is_set() and number == signal.SIGINT:
+            if self._stopped.is_made() and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self._stopped.set()
+            self._stopped.make()
             self._run.ask_to_stop()
             name = signal.Signals(number).name
             tell(Notice(self._definition.name, f"{name}: finishing the epoch; Ctrl-C again ends at once"))
