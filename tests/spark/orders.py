@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.dataset
 from deltalake import DeltaTable
 
 import holdfast
@@ -115,9 +114,15 @@ def files_by_epoch(path: Path) -> dict[int, list[Revenue]]:
     """What readers of a file sink see, epoch by epoch. Epochs without rows are there, too."""
     found = {}
     for folder in sorted(path.glob("epoch=*")):
-        rows = pyarrow.dataset.dataset(sorted(folder.glob("*.parquet")), format="parquet").to_table().to_pylist()
+        rows = _parquet(sorted(folder.glob("*.parquet"))).to_pylist()
         found[int(folder.name.removeprefix("epoch="))] = sorted(Revenue(**row) for row in rows)
     return found
+
+
+def _parquet(where: Path | list[Path]) -> Any:
+    import pyarrow.dataset  # here, since it takes pandas with it, which the pipelines under test can do without
+
+    return pyarrow.dataset.dataset(where, format="parquet", partitioning="hive").to_table()
 
 
 def table_rows(path: Path) -> list[Revenue]:
@@ -210,7 +215,7 @@ def check_nothing_is_left_over(root: Path, *, was_taken_over: bool = False) -> N
 
 def check_luck(root: Path, epochs: list[list[Revenue]]) -> None:
     """Both sinks have the same rows, and as many as there must be."""
-    files = _lucky_rows(pyarrow.dataset.dataset(root / "files", format="parquet", partitioning="hive").to_table())
+    files = _lucky_rows(_parquet(root / "files"))
     table = _lucky_rows(DeltaTable(root / "table").to_pyarrow_table())
     assert files == table
     due = Counter((row.shop, row.minute, row.orders) for epoch in epochs for row in epoch)
