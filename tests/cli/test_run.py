@@ -24,6 +24,7 @@ from holdfast.cli.live import painted
 from holdfast.errors import Fenced, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.sinks import RowsRefused
 from holdfast.spark import Notice
+from sparks import QUICK_START
 
 TELLING = """
 import sys
@@ -466,7 +467,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     # For a JVM that lives for seconds, and rows by the dozen.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": QUICK_START,
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }

@@ -119,10 +119,10 @@ def files_by_epoch(path: Path) -> dict[int, list[Revenue]]:
     return found
 
 
-def _parquet(where: Path | list[Path]) -> Any:
+def _parquet(where: Path | list[Path], **how: str) -> Any:
     import pyarrow.dataset  # here, since it takes pandas with it, which the pipelines under test can do without
 
-    return pyarrow.dataset.dataset(where, format="parquet", partitioning="hive").to_table()
+    return pyarrow.dataset.dataset(where, format="parquet", **how).to_table()
 
 
 def table_rows(path: Path) -> list[Revenue]:
@@ -215,7 +215,7 @@ def check_nothing_is_left_over(root: Path, *, was_taken_over: bool = False) -> N
 
 def check_luck(root: Path, epochs: list[list[Revenue]]) -> None:
     """Both sinks have the same rows, and as many as there must be."""
-    files = _lucky_rows(_parquet(root / "files"))
+    files = _lucky_rows(_parquet(root / "files", partitioning="hive"))
     table = _lucky_rows(DeltaTable(root / "table").to_pyarrow_table())
     assert files == table
     due = Counter((row.shop, row.minute, row.orders) for epoch in epochs for row in epoch)

@@ -29,12 +29,12 @@ from chains import ALL, EPOCH, FIRST_START, Fleet, moments  # noqa: E402
 from drivers import FENCED, Drivers, wait_until  # noqa: E402
 from orders import check_sinks_so_far  # noqa: E402
 from test_workdir_damage import KINDS, goes_on  # noqa: E402
-from works import PROVIDERS, QUICK_START  # noqa: E402
+from works import PROVIDERS  # noqa: E402
 from workshop import Workshop  # noqa: E402
 
 from holdfast.errors import Invalid  # noqa: E402
 from holdfast.steps import Phase  # noqa: E402
-from sparks import make_session  # noqa: E402
+from sparks import QUICK_START, make_session  # noqa: E402
 
 PHASES: tuple[Phase, Phase] = ("begin", "end")
 

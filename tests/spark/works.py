@@ -16,7 +16,7 @@ from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, packing, watch
 from holdfast.steps import observe
 from holdfast.testing.crash import Acknowledge
-from sparks import make_session
+from sparks import QUICK_START, make_session
 
 _ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -40,9 +40,6 @@ RESTLESS = {
     "spark.sql.streaming.fileSource.log.compactInterval": "3",
     "spark.sql.streaming.fileSource.log.cleanupDelay": "0",
 }
-
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Half the time for a JVM that lives for seconds."""
 
 FEW_ROWS = {
     # Compiling a plan takes longer than interpreting it for ten rows.
