@@ -4,6 +4,7 @@ BIN := .venv/bin
 # Hypothesis keeps its examples beside pytest's cache, not in a directory of its own.
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.pytest_cache/hypothesis
 READY := .venv/.ready-$(notdir $(PYTHON))
+CLASSES := .venv/spark-classes.jsa
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java check format test demo soak bench pins clean
@@ -33,13 +34,16 @@ format: $(READY) ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: java $(READY) ## run the whole test suite
+test: java $(READY) $(CLASSES) ## run the whole test suite
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 demo: java $(READY) ## run the demonstration
 	$(BIN)/python examples/demo.py $(ARGS)
 
-soak: java $(READY) ## every step killed, every file damaged, random deaths: hours
+$(CLASSES): | $(READY)
+	@$(BIN)/python tests/spark/put_classes_aside.py
+
+soak: java $(READY) $(CLASSES) ## every step killed, every file damaged, random deaths: hours
 	$(BIN)/pytest -m soak
 	$(BIN)/python tests/spark/soak.py $(ARGS)
 

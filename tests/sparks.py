@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """Half the time for a JVM that lives for seconds. Without the last one, its code does not fit and is compiled again."""
 
+CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+"""What a JVM with Spark loads, ready to be mapped: a third of its start. `make test` puts it there."""
+
+
+def java_options() -> str:
+    """For a JVM that runs Spark. Classes that it cannot use it passes over, without a word."""
+    return f"{QUICK_START} -XX:SharedArchiveFile={CLASSES} -Xlog:disable" if CLASSES.exists() else QUICK_START
+
 
 def make_session(place: Path, *, master: str = "local[2]", **settings: str) -> SparkSession:
     """A session that keeps what it writes under `place` and talks to nobody but itself."""
@@ -33,7 +41,7 @@ def make_session(place: Path, *, master: str = "local[2]", **settings: str) -> S
         "spark.local.dir": str(place / "local"),
         "spark.log.level": "ERROR",
         # For rows by the dozen, compiling costs more than it saves: half the CPU time of a test session.
-        "spark.driver.extraJavaOptions": QUICK_START,
+        "spark.driver.extraJavaOptions": java_options(),
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }

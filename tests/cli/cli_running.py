@@ -60,6 +60,13 @@ def in_child(*arguments: object, **changes: str) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
+def _wait_until_asleep(child: subprocess.Popen[bytes], deadline: float) -> None:
+    """Nobody types faster than a process asks. Python does not hear a signal that comes just before it reads."""
+    state = Path(f"/proc/{child.pid}/stat")
+    while time.monotonic() < deadline and state.read_text().rpartition(") ")[2][0] == "R":
+        time.sleep(0.005)
+
+
 def at_terminal(
     *arguments: object,
     keys: str = "",
@@ -103,6 +110,7 @@ def at_terminal(
             seen += piece
             if not typed and after.encode() in seen:
                 before_typing()
+                _wait_until_asleep(child, deadline)
                 os.write(master, keys.encode())
                 typed = True
         return Ran(child.wait(10), seen.decode().replace("\r\n", "\n"), "")

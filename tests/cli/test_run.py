@@ -24,7 +24,7 @@ from holdfast.cli.live import painted
 from holdfast.errors import Fenced, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.sinks import RowsRefused
 from holdfast.spark import Notice
-from sparks import QUICK_START
+from sparks import java_options
 
 TELLING = """
 import sys
@@ -467,7 +467,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     # For a JVM that lives for seconds, and rows by the dozen.
-    "spark.driver.extraJavaOptions": QUICK_START,
+    "spark.driver.extraJavaOptions": java_options(),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }

@@ -22,7 +22,7 @@ from orders import (
 from together import ALL_HELD, Member
 
 from holdfast.steps import Phase
-from holdfast.testing.crash import Event, Moment, kill_at, record
+from holdfast.testing.crash import Event, Moment, kill_at
 
 HERE = Path(__file__).parent
 LIFE = 280.0
@@ -104,7 +104,6 @@ class Fleet:
         files: int,
         providers: Mapping[str, str],
         *,
-        archive: Path,
         seed: int = 0,
         work: str = "revenue",
     ) -> None:
@@ -115,25 +114,10 @@ class Fleet:
         self.died_at: dict[str, list[Event]] = {name: [] for name in providers}
         self._providers = providers
         self._work = work
-        self._archive = archive
         write_orders(folder / "orders", self.orders)
 
     def root(self, name: str) -> Path:
         return self.folder / name
-
-    def run_undisturbed(self) -> None:
-        """One more pipeline that nobody disturbs; what its JVM has loaded makes the start of the others quicker."""
-        arguments: dict[str, Any] = {
-            "root": str(self.root("undisturbed")),
-            "orders": str(self.folder / "orders"),
-            "work": self._work,
-        }
-        began = time.monotonic()
-        makes_archive = not self._archive.exists()
-        arguments |= {"archive": str(self._archive), "makes_archive": makes_archive}
-        record(f"{HERE / 'works.py'}:alone", timeout=LIFE, **arguments)
-        print(f"{time.monotonic() - began:6.1f} s  undisturbed")
-        check_sinks_at_the_end(self.root("undisturbed"), self.epochs)  # the tests are right about what is due
 
     def die_at(self, chains: Mapping[str, Sequence[Moment]]) -> None:
         """Life after life, each pipeline dies at the moments of its chain, in their order; then all live to the end."""
@@ -158,7 +142,6 @@ class Fleet:
             f"{HERE / 'together.py'}:together",
             ALL_HELD if is_killed else 10**9,
             timeout=LIFE,
-            archive=str(self._archive),
             **arguments,
         )
         assert run.killed == is_killed

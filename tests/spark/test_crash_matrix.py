@@ -22,20 +22,14 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROVIDERS = ("hdfs", "rocksdb-changelog")
 CHAINS = 10
-FILES = 5
+FILES = 4
 
 
-@pytest.fixture
-def archive(shared: Path) -> Path:
-    return shared / "classes.jsa"
-
-
-def test_killed_at_every_step(tmp_path: Path, archive: Path) -> None:
+def test_killed_at_every_step(tmp_path: Path) -> None:
     names = [f"pipeline-{number}" for number in range(CHAINS)]
     phases: dict[str, Phase] = {name: "begin" if (ALL.index(name) // 2) % 2 else "end" for name in ALL}
     providers = {name: PROVIDERS[number % 2] for number, name in enumerate(names)}
-    fleet = Fleet(tmp_path, FILES, providers, archive=archive)
-    fleet.run_undisturbed()
+    fleet = Fleet(tmp_path, FILES, providers)
     fleet.die_at({name: moments(ALL[number::CHAINS], phases, STAGED) for number, name in enumerate(names)})
     fleet.check()
     assert sorted(event.name for died in fleet.died_at.values() for event in died) == sorted(ALL)
@@ -50,10 +44,10 @@ BETWEEN_SINKS = [
 ]
 
 
-def test_sinks_agree_though_the_query_never_gives_the_same_twice(tmp_path: Path, archive: Path) -> None:
+def test_sinks_agree_though_the_query_never_gives_the_same_twice(tmp_path: Path) -> None:
     """Half of them lose their workdirs as well, so that what was delivered is not computed from the state that was."""
     names = [f"lottery-{number}" for number in range(len(BETWEEN_SINKS))]
-    fleet = Fleet(tmp_path, 3, dict.fromkeys(names, "hdfs"), archive=archive, work="luck")
+    fleet = Fleet(tmp_path, 3, dict.fromkeys(names, "hdfs"), work="luck")
     fleet.live(dict(zip(names, BETWEEN_SINKS, strict=True)))
     for name in names[::2]:
         fleet.lose_workdir(name)

@@ -45,9 +45,9 @@ def addresses(tmp_path: Path, valkey: ValkeyServer, pg_server: PostgresServer) -
     }
 
 
-def run(folder: Path, archive: Path, addresses: dict[str, str], chains: dict[str, list[Moment]]) -> None:
+def run(folder: Path, addresses: dict[str, str], chains: dict[str, list[Moment]]) -> None:
     files = max(map(len, chains.values())) + 1
-    fleet = Fleet(folder, files, dict.fromkeys(addresses, "hdfs"), archive=archive, work="indexed")
+    fleet = Fleet(folder, files, dict.fromkeys(addresses, "hdfs"), work="indexed")
     for name, url in addresses.items():
         fleet.root(name).mkdir()
         (fleet.root(name) / INDEX_NAMED).write_text(url)
@@ -57,7 +57,7 @@ def run(folder: Path, archive: Path, addresses: dict[str, str], chains: dict[str
         check_index_at_the_end(fleet.root(name), fleet.epochs)
 
 
-def test_killed_at_every_step_of_an_index(tmp_path: Path, shared: Path, addresses: dict[str, str]) -> None:
+def test_killed_at_every_step_of_an_index(tmp_path: Path, addresses: dict[str, str]) -> None:
     """Each step of an epoch once, on one of the backends; those that all have are spread over them."""
     chains = {
         "sqlite": [during("index.check-keys", "end"), during("index.write"), during("index.commit", "end")],
@@ -65,15 +65,15 @@ def test_killed_at_every_step_of_an_index(tmp_path: Path, shared: Path, addresse
         "redis": [during("redis.open"), during("redis.queue"), during("redis.commit", "end")],
         "postgres": [during("index.epoch"), during("postgres.write", "end"), during("postgres.commit", "end")],
     }
-    run(tmp_path, shared / "classes.jsa", addresses, chains)
+    run(tmp_path, addresses, chains)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_killed_at_every_step_on_every_backend(tmp_path: Path, shared: Path, addresses: dict[str, str]) -> None:
+def test_killed_at_every_step_on_every_backend(tmp_path: Path, addresses: dict[str, str]) -> None:
     phases: tuple[Phase, ...] = ("begin", "end")
     chains = {}
     for name in addresses:
         chains[name] = [made(name, phase) for phase in phases if name in MAKING]
         chains[name] += [during(step, phase) for step in (*COMMON, *OWN[name]) for phase in phases]
-    run(tmp_path, shared / "classes.jsa", addresses, chains)
+    run(tmp_path, addresses, chains)

@@ -52,7 +52,7 @@ def run(spark: SparkSession, root: Path, shop: Shop, query: Query, mode: str, wo
 )
 def test_goes_on_at_another_path(spark: SparkSession, tmp_path: Path, query: Query, mode: str, provider: str) -> None:
     """Moved, then copied with the original gone, then lost and asked for at a third path."""
-    with configured(spark, PROVIDERS[provider] | RESTLESS):
+    with configured(spark, PROVIDERS[provider] | RESTLESS | {"spark.sql.shuffle.partitions": "1"}):
         undisturbed, moved = tmp_path / "undisturbed", tmp_path / "moved"
         shop = Shop(tmp_path / "orders")
         for place in range(4):

@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def drivers(tmp_path: Path, shared: Path) -> Iterator[Drivers]:
-    with Drivers(tmp_path, files=6, archive=str(shared / "classes.jsa")) as found:
+def drivers(tmp_path: Path) -> Iterator[Drivers]:
+    with Drivers(tmp_path, files=6) as found:
         yield found
 
 

@@ -66,12 +66,12 @@ class Holding:
         return described.splitlines()[0] if described else threading.current_thread().name
 
 
-def together(acknowledge: Acknowledge, members: dict[str, Any], orders: str, **session: Any) -> None:
+def together(acknowledge: Acknowledge, members: dict[str, Any], orders: str) -> None:
     """Run the pipelines, by name, until each is held or has come to the end of its orders."""
     wanted = {name: msgspec.convert(member, Member) for name, member in members.items()}
     moments = {name: member.moment for name, member in wanted.items() if member.moment}
     first = next(iter(wanted.values()))
-    opened = Session(Path(first.root), first.provider, **session)
+    opened = Session(Path(first.root), first.provider)
     holding = Holding(opened.spark, moments)
     observe(holding.look)
     watch(

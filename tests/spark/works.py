@@ -16,7 +16,7 @@ from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, packing, watch
 from holdfast.steps import observe
 from holdfast.testing.crash import Acknowledge
-from sparks import QUICK_START, make_session
+from sparks import QUICK_START, java_options, make_session
 
 _ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -51,31 +51,14 @@ MINUTE = f"cast((unix_timestamp(window.start) - {int(BEGIN.timestamp())}) / 60 a
 
 
 class Session:
-    """Spark in a process of its own, started quickly and ended in order.
+    """Spark in a process of its own, started quickly and ended in order."""
 
-    `archive` has the classes that an earlier JVM loaded. With `makes_archive` it is made of those of this one, which
-    takes a while and appears in one move.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        provider: str,
-        archive: str | None = None,
-        *,
-        makes_archive: bool = False,
-        master: str = "local[2]",
-        **settings: str,
-    ) -> None:
+    def __init__(self, root: Path, provider: str, *, master: str = "local[2]", **settings: str) -> None:
         os.environ["JDK_JAVA_OPTIONS"] = QUICK_START  # for the JVM that finds out the command line, too
-        self._archive = archive if makes_archive else None
-        if self._archive:
-            settings["spark.driver.extraJavaOptions"] = f"-XX:ArchiveClassesAtExit={archive}.part"
-        elif archive and os.path.exists(archive):
-            settings["spark.driver.extraJavaOptions"] = f"-XX:SharedArchiveFile={archive}"
         if master.startswith("local-cluster"):
             import pyspark
 
+            settings["spark.executor.extraJavaOptions"] = java_options()
             os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)  # its workers start executors from there
         self.spark = make_session(
             root / "spark", master=master, **(PROVIDERS[provider] | RESTLESS | FEW_ROWS | settings)
@@ -88,8 +71,6 @@ class Session:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait()
-        if self._archive:
-            os.rename(f"{self._archive}.part", self._archive)
 
 
 def revenue_of(orders: Any) -> Any:
@@ -154,11 +135,11 @@ PIPELINES = {"revenue": revenue_pipeline, "luck": luck_pipeline, "indexed": inde
 
 
 def alone(
-    acknowledge: Acknowledge, root: str, orders: str, work: str = "revenue", provider: str = "hdfs", **session: Any
+    acknowledge: Acknowledge, root: str, orders: str, work: str = "revenue", provider: str = "hdfs", **settings: str
 ) -> None:
     """One pipeline, from where it stands to the end of its orders."""
     place = Path(root)
-    opened = Session(place, provider, **session)
+    opened = Session(place, provider, **settings)
     pipeline, frame = PIPELINES[work](opened.spark, "orders", place, orders)
     watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)
     pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
@@ -175,11 +156,10 @@ def on_a_cluster(
     kill_executors_at: tuple[str, str, int],
     provider: str,
     works: list[str],
-    archive: str | None = None,
 ) -> None:
     """These pipelines, one after the other, on two executors, which also pack their state and die once in each."""
     packing.LARGE = 0
-    opened = Session(Path(root), provider, archive, master=CLUSTER)
+    opened = Session(Path(root), provider, master=CLUSTER)
     for work in works:
         when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())}"))
         pipeline, frame = PIPELINES[work](opened.spark, work, Path(root) / work, orders)
