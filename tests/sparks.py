@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-"""Half the time for a JVM that lives for seconds. Without the last one, its code does not fit and is compiled again."""
+"""Half the time for a JVM that lives for seconds. With less room for code, it would be compiled again and again."""
+
+FILE_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """What a JVM with Spark loads, ready to be mapped: a third of its start. `make test` puts it there."""
@@ -42,6 +44,8 @@ def make_session(place: Path, *, master: str = "local[2]", **settings: str) -> S
         "spark.log.level": "ERROR",
         # For rows by the dozen, compiling costs more than it saves: half the CPU time of a test session.
         "spark.driver.extraJavaOptions": java_options(),
+        # Spark's other way to write its logs, which starts no process for each file; works.py has the usual one.
+        "spark.sql.streaming.checkpointFileManagerClass": f"{FILE_MANAGERS}.FileSystemBasedCheckpointFileManager",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }

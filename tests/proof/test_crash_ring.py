@@ -18,6 +18,7 @@ from holdfast.checkpoints.lease import KEPT_GENERATIONS
 from holdfast.testing import crash
 from holdfast.testing.crash import CrashRing
 from holdfast.testing.servers import S3Server
+from products import in_turn
 
 pytestmark = pytest.mark.crash
 
@@ -65,8 +66,7 @@ def after_the_kill(place: Place, work: Work, lines: list[str], variant: str, roo
     assert store.recover_latest_validated().chosen_id == number
 
 
-@pytest.mark.parametrize("layout", ["directory", "object"])
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize(("name", "layout"), in_turn(WORKS, ["directory", "object"]))
 def test_killed_at_every_step_on_local_disk(name: str, layout: str, folder: str, ring: CrashRing) -> None:
     work = WORKS[name]
     before = os.path.join(folder, "before")

@@ -47,6 +47,7 @@ from holdfast.testing.faults import FaultyProxy, Hold, LostReply, Refuse, Reques
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.powerloss import ForgetfulDisk, keep_everything
 from holdfast.testing.servers import S3Server, options_for
+from products import in_turn
 
 ERRORS = {
     errno.ENOSPC: "disk.full",
@@ -322,8 +323,9 @@ def from_request(number: int, fault: Any, *, once: bool) -> Callable[[Request], 
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("fault", [LostReply(), LostReply(reset=True), Refuse(), Status(503)], ids=repr)
-@pytest.mark.parametrize("name", S3_ACTS)
+@pytest.mark.parametrize(
+    ("name", "fault"), in_turn(S3_ACTS, [LostReply(), LostReply(reset=True), Refuse(), Status(503)])
+)
 @pytest.mark.usefixtures("quick")
 def test_one_request_that_fails_is_got_over(
     name: str, fault: Any, proxy: FaultyProxy, through: Address, direct: Address, s3_server: S3Server
@@ -343,8 +345,13 @@ def test_one_request_that_fails_is_got_over(
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("fault", [LostReply(), LostReply(reset=True), Refuse(), Status(503), Status(403)], ids=repr)
-@pytest.mark.parametrize("name", ["save_with_state", "under a lease"])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    in_turn(
+        ["save_with_state", "under a lease"],
+        [LostReply(), LostReply(reset=True), Refuse(), Status(503), Status(403)],
+    ),
+)
 @pytest.mark.usefixtures("quick")
 def test_a_service_that_stops_answering_is_reported_honestly_and_a_repeat_settles_it(
     name: str, fault: Any, proxy: FaultyProxy, through: Address, direct: Address, s3_server: S3Server

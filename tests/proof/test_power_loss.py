@@ -20,6 +20,7 @@ from proof_works import WORKS, Place, Work, manifest, prepared, saving, states
 from holdfast.objects import LocalObjects
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.powerloss import ForgetfulDisk, PowerCut, keep_everything, lose_everything, seeded
+from products import in_turn
 
 SEEDS = 6
 
@@ -69,8 +70,7 @@ def second_run(place: Place, work: Work, lines: list[str], variant: str) -> None
     assert store.recover_latest_validated().chosen_id == number
 
 
-@both_layouts
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize(("name", "layout"), in_turn(WORKS, LAYOUTS))
 def test_nothing_acknowledged_is_lost(name: str, layout: str) -> None:
     work = WORKS[name]
     before, told = after(work, layout)

@@ -39,8 +39,6 @@ BETWEEN_SINKS = [
     Moment(Event("sink.stage", "end"), since=DECIDED),
     Moment(Event("epoch.decide", "end")),
     Moment(Event("sink.commit", "end"), since=DECIDED),
-    Moment(Event("delta.commit", "begin"), since=DECIDED),
-    Moment(Event("epoch.settle", "begin"), since=DECIDED),
 ]
 
 

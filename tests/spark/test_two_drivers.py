@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def drivers(tmp_path: Path) -> Iterator[Drivers]:
-    with Drivers(tmp_path, files=6) as found:
+    with Drivers(tmp_path, files=5) as found:
         yield found
 
 

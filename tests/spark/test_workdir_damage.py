@@ -9,17 +9,17 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from _pytest.mark import ParameterSet
 from orders import check_nothing_is_left_over
 from workshop import Workshop, remove
 
 from holdfast.errors import Corrupt, Invalid
+from products import in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,8 @@ def workshops(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
     @cache
     def worked(provider: str) -> Workshop:
-        shop = Workshop(spark, tmp_path_factory.mktemp(provider) / "shop", provider)
+        # One sink: what is damaged here is what they share. The soak has two.
+        shop = Workshop(spark, tmp_path_factory.mktemp(provider) / "shop", provider, has_table=False)
         shop.arrive(3)
         shop.run()
         shop.arrive(2)
@@ -53,22 +54,6 @@ def shop(request: pytest.FixtureRequest, workshops: Callable[[str], Workshop]) -
     worked = workshops(getattr(request, "param", PROVIDERS[0]))
     worked.put_back()
     return worked
-
-
-def in_turn(names: Iterable[str], *, but: Collection[str] = ()) -> list[ParameterSet]:
-    """Each name with each provider: in `make test` with one of them in turn, with the others in `make soak`.
-
-    Those in `but` are for `make soak` alone.
-    """
-    return [
-        pytest.param(
-            name,
-            provider,
-            marks=[] if number % len(PROVIDERS) == place and name not in but else [pytest.mark.soak],
-        )
-        for number, name in enumerate(names)
-        for place, provider in enumerate(PROVIDERS)
-    ]
 
 
 def goes_on(shop: Workshop) -> None:
@@ -190,7 +175,7 @@ TABLE: dict[str, Damage] = {
 }
 
 
-@pytest.mark.parametrize(("damage", "shop"), in_turn(TABLE), indirect=["shop"])
+@pytest.mark.parametrize(("damage", "shop"), in_turn(TABLE, PROVIDERS), indirect=["shop"])
 def test_damage_that_stops_spark(damage: str, shop: Workshop) -> None:
     TABLE[damage](shop.workdir)
     goes_on(shop)
@@ -274,7 +259,7 @@ def test_a_planned_batch_that_was_never_decided_and_is_damaged(shop: Workshop) -
 # The workdir elsewhere, or of another time
 
 
-@pytest.mark.parametrize(("how", "shop"), in_turn(["moved", "copied", "left behind"]), indirect=["shop"])
+@pytest.mark.parametrize(("how", "shop"), in_turn(["moved", "copied", "left behind"], PROVIDERS), indirect=["shop"])
 def test_another_path(how: str, shop: Workshop) -> None:
     elsewhere = shop.root / "elsewhere" / "workdir"
     elsewhere.parent.mkdir()
@@ -356,7 +341,7 @@ DAMAGED_STORE: dict[str, Callable[[Workshop], None]] = {
 MANIFESTS, BATCHES = ({name for name in DAMAGED_STORE if name.startswith(kind)} for kind in ("manifest", "batch"))
 
 
-@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE, but=BATCHES), indirect=["shop"])
+@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE, PROVIDERS, but=BATCHES), indirect=["shop"])
 def test_the_newest_checkpoint_damaged(damage: str, shop: Workshop) -> None:
     """Spark and the sinks are an epoch further than the checkpoint before, and agree; the next one covers it all."""
     DAMAGED_STORE[damage](shop)
@@ -365,7 +350,7 @@ def test_the_newest_checkpoint_damaged(damage: str, shop: Workshop) -> None:
     runs_on(shop)
 
 
-@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE, but=MANIFESTS), indirect=["shop"])
+@pytest.mark.parametrize(("damage", "shop"), in_turn(DAMAGED_STORE, PROVIDERS, but=MANIFESTS), indirect=["shop"])
 def test_the_newest_checkpoint_damaged_and_the_workdir_lost(damage: str, shop: Workshop) -> None:
     """The sinks have an epoch that no checkpoint can vouch for: it is neither repeated nor passed over."""
     healthy = shop.root / "healthy"
@@ -383,12 +368,12 @@ def test_the_newest_checkpoint_damaged_and_the_workdir_lost(damage: str, shop: W
 
 
 def stops_unchanged(shop: Workshop, code: str) -> None:
-    before = contents(shop.root / "files", shop.root / "table")
+    before = contents(shop.root / "files")
     shop.arrive()
     with pytest.raises(Corrupt) as found:
         shop.run()
     assert found.value.code == code
-    assert changed(before, contents(shop.root / "files", shop.root / "table")) == set()
+    assert changed(before, contents(shop.root / "files")) == set()
 
 
 def contents(*roots: Path) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, packing, watch
 from holdfast.steps import observe
 from holdfast.testing.crash import Acknowledge
-from sparks import QUICK_START, java_options, make_session
+from sparks import FILE_MANAGERS, QUICK_START, java_options, make_session
 
 _ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -86,7 +86,12 @@ def revenue_of(orders: Any) -> Any:
 
 
 def revenue_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
-    """Revenue per shop and minute, as changed rows into files and merged into a Delta table."""
+    """Revenue per shop and minute, as changed rows into files and merged into a Delta table.
+
+    Spark writes its own files in the way that it does for everybody, with a process here and there.
+    """
+    usual = f"{FILE_MANAGERS}.FileContextBasedCheckpointFileManager"
+    spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", usual)
     pipeline = Pipeline(name, checkpoints=place / "store")
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
     frame = revenue_of(pipeline.source("orders", stream))
