@@ -40,7 +40,7 @@ test: java $(READY) $(CLASSES) ## run the whole test suite
 demo: java $(READY) ## run the demonstration
 	$(BIN)/python examples/demo.py $(ARGS)
 
-$(CLASSES): | $(READY)
+$(CLASSES): $(READY)
 	@$(BIN)/python tests/spark/put_classes_aside.py
 
 soak: java $(READY) $(CLASSES) ## every step killed, every file damaged, random deaths: hours
