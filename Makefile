@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Hypothesis keeps its examples beside pytest's cache, not in a directory of its own.
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.pytest_cache/hypothesis
+# Without its compiled files, each of the many processes of a test run compiles what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready-$(notdir $(PYTHON))
 CLASSES := .venv/spark-classes.jsa
 

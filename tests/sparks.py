@@ -15,6 +15,10 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSiz
 
 FILE_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 
+ATTEMPTS = 3
+"""How often a task is tried, so that tests can have some fail."""
+LOCAL = f"local[2,{ATTEMPTS}]"
+
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """What a JVM with Spark loads, ready to be mapped: a third of its start. `make test` puts it there."""
 
@@ -24,7 +28,7 @@ def java_options() -> str:
     return f"{QUICK_START} -XX:SharedArchiveFile={CLASSES} -Xlog:disable" if CLASSES.exists() else QUICK_START
 
 
-def make_session(place: Path, *, master: str = "local[2]", **settings: str) -> SparkSession:
+def make_session(place: Path, *, master: str = LOCAL, **settings: str) -> SparkSession:
     """A session that keeps what it writes under `place` and talks to nobody but itself."""
     from pyspark.sql import SparkSession
 
@@ -46,6 +50,8 @@ def make_session(place: Path, *, master: str = "local[2]", **settings: str) -> S
         "spark.driver.extraJavaOptions": java_options(),
         # Spark's other way to write its logs, which starts no process for each file; works.py has the usual one.
         "spark.sql.streaming.checkpointFileManagerClass": f"{FILE_MANAGERS}.FileSystemBasedCheckpointFileManager",
+        # As Spark has it in every epoch of a stateful query. The examples run with it.
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }

@@ -371,22 +371,24 @@ def test_a_plain_path_will_do(run, path, monkeypatch):
     ids=lambda verb: verb[-1].strip("-"),
 )
 def test_what_is_no_store(run, tmp_path, shop, verb):
-    text = tmp_path / "text"
+    place = tmp_path / "place"  # not where the shop's code is, beside which Python puts it compiled
+    place.mkdir()
+    text = place / "text"
     text.write_text("This is not a database, and it is long enough to be looked at as one.\n" * 20)
-    foreign = tmp_path / "foreign.db"
+    foreign = place / "foreign.db"
     with contextlib.closing(sqlite3.connect(foreign)) as database, database:
         database.execute("CREATE TABLE t (x)")
-    (tmp_path / "empty.db").touch()
-    before = tree(tmp_path)
+    (place / "empty.db").touch()
+    before = tree(place)
     more = ["turnover"] if verb[1:] else []
     more += ["--projection", f"{shop}:Turnover"] if "rebuild" in verb else []
     for given, code, kind in (
-        (tmp_path / "gone.db", 3, "NotFound"),
-        (url_of(tmp_path / "gone" / "gone.db"), 3, "NotFound"),
-        (f"file://{tmp_path}/gone", 3, "NotFound"),
-        (tmp_path / "empty.db", 3, "NotFound"),
+        (place / "gone.db", 3, "NotFound"),
+        (url_of(place / "gone" / "gone.db"), 3, "NotFound"),
+        (f"file://{place}/gone", 3, "NotFound"),
+        (place / "empty.db", 3, "NotFound"),
         ("memory://x", 3, "NotFound"),
-        (tmp_path, 2, "Invalid"),
+        (place, 2, "Invalid"),
         (foreign, 2, "Invalid"),
         (text, 6, "Corrupt"),
         ("ftp://user:hunter2@example.org/x", 2, "Invalid"),
@@ -398,7 +400,7 @@ def test_what_is_no_store(run, tmp_path, shop, verb):
         assert (ran.code, ran.out, ran.error["kind"]) == (code, "", kind), given
         assert ran.error["next_step"]
         assert "hunter2" not in ran.err
-    assert {name: (mode, body) for name, (mode, _, body) in tree(tmp_path).items()} == {
+    assert {name: (mode, body) for name, (mode, _, body) in tree(place).items()} == {
         name: (mode, body) for name, (mode, _, body) in before.items()
     }
 

@@ -8,13 +8,13 @@ import json
 import logging
 import math
 import re
-import subprocess
-import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from postgres_hands import ask, at, opened, staging_tables
 
@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.sinks.postgres import loading as postgres_loading
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import RowsRefused
+from holdfast.sinks.writing import settings
 from holdfast.steps import observe
 from holdfast.testing.postgres import PASSWORD, PostgresServer
 
@@ -217,41 +218,22 @@ def test_a_refusal_in_the_middle_of_a_large_partition(spark: SparkSession, dsn: 
     assert ask(dsn, "SELECT count(*) FROM out") == [9]
 
 
-RETRIED = """
-import sys
-from pathlib import Path
-from pyspark import TaskContext
-from sparks import make_session
-from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.sinks.sink import Delivery
+def test_attempts_that_fail_are_repeated(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    from pyspark import TaskContext
 
-def failing_at_first(batches):
-    for number, batch in enumerate(batches):
-        yield batch
-        if number == 3 and TaskContext.get().attemptNumber() < 2:
-            raise RuntimeError("this attempt fails")
+    def failing_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        for number, batch in enumerate(batches):
+            yield batch
+            if number == 3 and task.attemptNumber() < 2:
+                (tmp_path / f"{task.partitionId()}-{task.attemptNumber()}").touch()
+                raise RuntimeError("this attempt fails")
 
-session = make_session(Path(sys.argv[2]), master="local[2,3]")
-session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-frame = session.range(0, 2000, numPartitions=2).mapInArrow(failing_at_first, "id long")
-sink, to = PostgresSink(sys.argv[1], "out", "id"), Delivery("orders", "out", 0, 1)
-sink.prepare(frame.schema, to)
-descriptor = sink.stage(frame, to)
-sink.commit(descriptor, to)
-print(descriptor["rows"])
-"""
-
-
-@pytest.mark.slow
-def test_attempts_that_fail_are_repeated(dsn: str, tmp_path: Path) -> None:
-    """A session of its own: in this one a task has a single attempt."""
-    program = f"import sys; sys.path[:0] = {[str(Path(__file__).parents[1])]!r}\n{RETRIED}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, dsn, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("this attempt fails") >= 2
-    assert done.stdout.split()[-1] == "2000"
+    small_batches = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
+    with settings(spark, small_batches):
+        deliver(dsn, spark.range(0, 2000, numPartitions=2).mapInArrow(failing_at_first, "id long"), key="id")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-0", "0-1", "1-0", "1-1"]
     assert ask(dsn, "SELECT count(*), count(DISTINCT id) FROM out") == [(2000, 2000)]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of pipelines share: settings for few rows."""
+"""What the tests of pipelines share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from works import FEW_ROWS
 from workshop import configured
 
 if TYPE_CHECKING:
@@ -15,6 +14,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session of this process, set for few rows, and without an epoch more at the end of each run."""
-    with configured(spark, FEW_ROWS | {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
+    """The session of this process, without an epoch more at the end of each run."""
+    with configured(spark, {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
         yield spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orders import SCHEMA, Order, files_by_epoch, make_orders, merged, revenue_by_epoch, table_rows, write_orders
-from works import FEW_ROWS, PROVIDERS, RESTLESS, revenue_of
+from works import PROVIDERS, RESTLESS, revenue_of
 
 from holdfast.sinks import DeltaSink, FileSink
 from holdfast.spark import EpochReport, Notice, Pipeline, watch
@@ -21,6 +22,19 @@ def remove(folder: Path) -> None:
     aside = folder.with_name(f".removed-{uuid.uuid4().hex}")
     folder.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def replace(folder: Path, by: Path) -> None:
+    """One folder in the place of another, which Spark's housekeeping may make anew as soon as it is gone."""
+    while True:
+        remove(folder)
+        try:
+            by.rename(folder)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            return
 
 
 @contextmanager
@@ -57,7 +71,6 @@ class Workshop:
         self.settings = (
             PROVIDERS[provider]
             | (RESTLESS if restless else {})
-            | FEW_ROWS
             | {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.noDataMicroBatches.enabled": "false"}
         )
         self.orders: list[list[Order]] = make_orders(files)
@@ -116,6 +129,7 @@ class Workshop:
 
     def put_back(self) -> None:
         """Everything below the root as it was when it was saved, times of change included."""
-        remove(self.root)
-        shutil.copytree(self._saved, self.root, symlinks=True)
+        copy = self._saved.with_name(f"{self._saved.name}-copy")
+        shutil.copytree(self._saved, copy, symlinks=True)
+        replace(self.root, copy)
         self.arrived = self._saved_arrived

