@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,8 +18,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSiz
 FILE_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 ATTEMPTS = 3
-"""How often a task is tried, so that tests can have some fail."""
-LOCAL = f"local[2,{ATTEMPTS}]"
+"""How often the session of a test process tries a task."""
 
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """What a JVM with Spark loads, ready to be mapped: a third of its start. `make test` puts it there."""
@@ -28,7 +29,7 @@ def java_options() -> str:
     return f"{QUICK_START} -XX:SharedArchiveFile={CLASSES} -Xlog:disable" if CLASSES.exists() else QUICK_START
 
 
-def make_session(place: Path, *, master: str = LOCAL, **settings: str) -> SparkSession:
+def make_session(place: Path, *, master: str = f"local[2,{ATTEMPTS}]", **settings: str) -> SparkSession:
     """A session that keeps what it writes under `place` and talks to nobody but itself."""
     from pyspark.sql import SparkSession
 
@@ -46,12 +47,10 @@ def make_session(place: Path, *, master: str = LOCAL, **settings: str) -> SparkS
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.local.dir": str(place / "local"),
         "spark.log.level": "ERROR",
-        # For rows by the dozen, compiling costs more than it saves: half the CPU time of a test session.
         "spark.driver.extraJavaOptions": java_options(),
         # Spark's other way to write its logs, which starts no process for each file; works.py has the usual one.
         "spark.sql.streaming.checkpointFileManagerClass": f"{FILE_MANAGERS}.FileSystemBasedCheckpointFileManager",
-        # As Spark has it in every epoch of a stateful query. The examples run with it.
-        "spark.sql.adaptive.enabled": "false",
+        # For rows by the dozen, compiling costs more than it saves: half the CPU time of a test session.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
@@ -60,3 +59,19 @@ def make_session(place: Path, *, master: str = LOCAL, **settings: str) -> SparkS
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def configured(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings, and as it was afterwards."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)

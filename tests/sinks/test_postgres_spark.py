@@ -22,9 +22,9 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.sinks.postgres import loading as postgres_loading
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import RowsRefused
-from holdfast.sinks.writing import settings
 from holdfast.steps import observe
 from holdfast.testing.postgres import PASSWORD, PostgresServer
+from sparks import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -231,7 +231,7 @@ def test_attempts_that_fail_are_repeated(spark: SparkSession, dsn: str, tmp_path
                 raise RuntimeError("this attempt fails")
 
     small_batches = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
-    with settings(spark, small_batches):
+    with configured(spark, small_batches):
         deliver(dsn, spark.range(0, 2000, numPartitions=2).mapInArrow(failing_at_first, "id long"), key="id")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0-0", "0-1", "1-0", "1-1"]
     assert ask(dsn, "SELECT count(*), count(DISTINCT id) FROM out") == [(2000, 2000)]

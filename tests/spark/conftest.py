@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from workshop import configured
+
+from sparks import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

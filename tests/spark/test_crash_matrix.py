@@ -21,7 +21,7 @@ from holdfast.testing.crash import Event, Moment
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.valkey import ValkeyServer
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 Chains = Mapping[str, Sequence[Moment]]
 
@@ -81,7 +81,7 @@ def addresses(tmp_path: Path, valkey: ValkeyServer, pg_server: PostgresServer) -
     return {
         "sqlite": f"sqlite://{tmp_path}/indexes/index.db",
         "rocksdb": f"rocksdb://{tmp_path}/indexes/rocks",
-        "redis": valkey.url("matrix"),
+        "redis": valkey.url(),
         "postgres": f"{pg_server.new_database()}&index=matrix",
     }
 

@@ -19,7 +19,6 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
-from workshop import configured
 
 from holdfast.errors import Invalid
 from holdfast.projections import Append, NewEvent, ProjectionStore, open_projections
@@ -28,6 +27,7 @@ from holdfast.spark.events import PUSHES
 from holdfast.spark.events_columns import COLUMNS
 from holdfast.spark.events_source import EventsDataSource, Positions, PushingReader, Streams
 from holdfast.spark.events_wanted import Wanted, from_options, narrowed
+from sparks import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

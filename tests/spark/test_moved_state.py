@@ -11,11 +11,12 @@ import pytest
 from _pytest.mark import ParameterSet
 from test_stateful import totals
 from works import PROVIDERS, RESTLESS
-from workshop import configured, remove
+from workshop import remove
 
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
 from spark.shop import Shop, rows
+from sparks import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

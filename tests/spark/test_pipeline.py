@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from workshop import configured
 
 import holdfast
 from holdfast.checkpoints import document
@@ -22,6 +21,7 @@ from holdfast.sinks.function import FunctionSink
 from holdfast.spark import EpochReport, Pipeline, watch
 from holdfast.spark.entrance import enter
 from spark.shop import Shop, revenue, rows
+from sparks import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

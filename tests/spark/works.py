@@ -16,7 +16,7 @@ from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, packing, watch
 from holdfast.steps import observe
 from holdfast.testing.crash import Acknowledge
-from sparks import FILE_MANAGERS, LOCAL, QUICK_START, java_options, make_session
+from sparks import FILE_MANAGERS, QUICK_START, java_options, make_session
 
 _ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -47,7 +47,7 @@ MINUTE = f"cast((unix_timestamp(window.start) - {int(BEGIN.timestamp())}) / 60 a
 class Session:
     """Spark in a process of its own, started quickly and ended in order."""
 
-    def __init__(self, root: Path, provider: str, *, master: str = LOCAL, **settings: str) -> None:
+    def __init__(self, root: Path, provider: str, *, master: str = "local[2]", **settings: str) -> None:
         os.environ["JDK_JAVA_OPTIONS"] = QUICK_START  # for the JVM that finds out the command line, too
         if master.startswith("local-cluster"):
             import pyspark

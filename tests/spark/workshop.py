@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from works import PROVIDERS, RESTLESS, revenue_of
 
 from holdfast.sinks import DeltaSink, FileSink
 from holdfast.spark import EpochReport, Notice, Pipeline, watch
+from sparks import configured
 
 
 def remove(folder: Path) -> None:
@@ -31,26 +31,10 @@ def replace(folder: Path, by: Path) -> None:
         try:
             by.rename(folder)
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         else:
             return
-
-
-@contextmanager
-def configured(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session with these settings, and as it was afterwards."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, value)
 
 
 class Workshop:

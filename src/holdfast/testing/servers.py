@@ -93,7 +93,7 @@ def moto_server() -> Iterator[S3Server]:
         )
         try:
             server = S3Server(f"http://127.0.0.1:{_port_of(process, log)}", process.pid)
-            _ask(server.endpoint, "GET")  # the first request makes moto load its S3: seconds no test should pay
+            _ask(server.endpoint, "GET")  # the first request takes moto a hundred times as long as any other
             yield server
         finally:
             process.kill()
