@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -152,6 +153,33 @@ def test_an_id_that_was_removed_and_is_saved_again_gets_its_state_again(place: A
     assert place.open().prune(1) == 1
     store.save_with_state(manifest(1, "sidecar", "x"), sidecar(1, "x"))
     assert check(place, ["saved 1", "saved 2"], None) == [1, 2]
+
+
+def test_a_save_that_lags_behind_is_pruned_at_any_moment(place: Address) -> None:
+    """Newer ones are kept instead, folder and all gone: it has happened, and harms nobody."""
+    for number in (5, 6):
+        place.open().save_with_state(manifest(number, "sidecar", "x"), sidecar(number, "x"))
+    were_pruned = []
+    for moment in itertools.count():
+        events = 0
+
+        def prune(*_: object, moment: int = moment) -> None:
+            nonlocal events
+            events += 1
+            if events == moment + 1:
+                place.open().prune(1)
+
+        stop = observe(prune)
+        try:
+            place.open().save_with_state(manifest(4, "sidecar", "x"), sidecar(4, "x"))
+        finally:
+            stop()
+        if events <= moment:
+            break
+        were_pruned.append(place.open().list_ids() == [6])
+        place.open().prune(1)
+        assert check(place, ["saved 6"], None) == [6]
+    assert {*were_pruned} == {True, False}
 
 
 def test_a_child_is_not_born_on_a_parent_that_somebody_removed(place: Address) -> None:

@@ -257,9 +257,12 @@ class LocalObjects:
         """Sync `folder` and every entry that leads to it.
 
         Not only those made here: another process may have made them and died before its own sync. Folders
-        that are never removed need that once per instance.
+        that are never removed need that once per instance. One that is gone was removed with all that we put
+        there, which is then as if it had been removed right after this.
         """
-        self._sync(folder)
+        may_be_gone = () if self._is_permanent(folder) else (FileNotFoundError,)
+        with contextlib.suppress(*may_be_gone):
+            self._sync(folder)
         climbed = []
         is_deferred = False
         while folder not in self._anchored and folder != os.path.dirname(folder):
