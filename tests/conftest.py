@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +30,19 @@ pytest_plugins = ["allowed_skips"]
 # What takes long here is the disk or the server, and both have bad moments.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("holdfast")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What killed processes leave behind, a JVM with RocksDB 15 MB, goes when the run has ended."""
+    if hasattr(config, "workerinput"):
+        return
+    usual = tempfile.gettempdir()
+    own = tempfile.mkdtemp(prefix="holdfast-")
+    # What pytest keeps of failed tests stays where people look for it.
+    changes = {"TMPDIR": own, "PYTEST_DEBUG_TEMPROOT": os.environ.get("PYTEST_DEBUG_TEMPROOT", usual)}
+    os.environ.update(changes)
+    tempfile.tempdir = None
+    config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

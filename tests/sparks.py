@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,8 @@ CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 
 def java_options() -> str:
     """For a JVM that runs Spark. Classes that it cannot use it passes over, without a word."""
-    return f"{QUICK_START} -XX:SharedArchiveFile={CLASSES} -Xlog:disable" if CLASSES.exists() else QUICK_START
+    usual = f"{QUICK_START} -Djava.io.tmpdir={tempfile.gettempdir()}"
+    return f"{usual} -XX:SharedArchiveFile={CLASSES} -Xlog:disable" if CLASSES.exists() else usual
 
 
 def make_session(place: Path, *, master: str = f"local[2,{ATTEMPTS}]", **settings: str) -> SparkSession:

@@ -15,7 +15,7 @@ from proof_checks import check
 from proof_works import Address, manifest, sidecar, states
 
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, CleaningPlan
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import Corrupt, Fenced, HoldfastError, Unavailable
 from holdfast.steps import observe
 from holdfast.testing.servers import S3Server
 
@@ -180,6 +180,40 @@ def test_a_save_that_lags_behind_is_pruned_at_any_moment(place: Address) -> None
         place.open().prune(1)
         assert check(place, ["saved 6"], None) == [6]
     assert {*were_pruned} == {True, False}
+
+
+def test_a_clean_up_that_does_not_wait_is_noticed_at_any_moment_of_a_save(place: Address) -> None:
+    """It may take an unfinished file, or a sidecar whose manifest is on its way: then the save is no success."""
+    ends: dict[str, bool | None] = {"saved": True, "sidecar.swept": False, "disk.swept": None}
+    seen: set[str] = set()
+    for number in itertools.count(1):
+        events = 0
+        has_manifest = False
+
+        def clean_up(name: str, phase: str, _: float, *, moment: int = number) -> None:
+            nonlocal events, has_manifest
+            has_manifest = has_manifest or (name, phase) == ("manifest.create", "end")
+            events += not has_manifest
+            if events == moment and not has_manifest:
+                events += 1
+                place.open().cleanup_orphans(older_than=0)
+
+        # On object storage a save looks again if it took long, and with this grace each one did.
+        writer = place.open(orphan_grace=0) if place.url.startswith("s3:") else place.open()
+        stop = observe(clean_up)
+        try:
+            writer.save_with_state(manifest(number, "sidecar", "x"), sidecar(number, "x"))
+            outcome = "saved"
+        except (Corrupt, Unavailable) as error:
+            outcome = error.code
+        finally:
+            stop()
+        is_there = number in place.open().list_ids()
+        assert (place.open().validate_checkpoint(number).valid if is_there else None) == ends[outcome]
+        seen.add(outcome)
+        if events < number:
+            break
+    assert {"saved", "sidecar.swept"} <= seen
 
 
 def test_a_child_is_not_born_on_a_parent_that_somebody_removed(place: Address) -> None:

@@ -110,6 +110,14 @@ class Sidecars:
         """A manifest names it now."""
         self.unsaved.pop(checkpoint_id, None)
 
+    def is_lost(self, checkpoint_id: int) -> bool:
+        """Whether a clean-up took it before a manifest named it: looked up where that is free, else once it is old."""
+        written = self._written.get(checkpoint_id)
+        if written is None:
+            return False
+        is_old = self._clock() - written.at >= self._fresh_for
+        return (is_old or self._catalog.objects.looks_are_free) and not self._is_there(written)
+
     def removed(self, keys: set[str]) -> None:
         """A clean-up of this handle has taken these."""
         for checkpoint_id in [number for number, sidecar in self.unsaved.items() if sidecar.key in keys]:

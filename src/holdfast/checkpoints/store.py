@@ -344,15 +344,12 @@ class CheckpointStore:
         check_references(manifest, self.objects, self._can_build_on, self._vouched())
         self.check_lease()
         checksum = statesum.state_checksum(manifest.operator_states, chunks) or ""
-        began = time.monotonic()
         written = self._sidecars.create(manifest.checkpoint_id, chunks, checksum)
         try:
             self._save(manifest, written.sidecar, checksum)
         except Fenced:
             self._sidecars.withdraw(written)
             raise
-        if time.monotonic() - began > self._cleaner.grace / 2:
-            self._check_still_there(manifest.checkpoint_id, written.sidecar)
 
     def _save(self, manifest: CheckpointManifest, sidecar: SidecarObject | None, checksum: str | None) -> None:
         filled, body = stamped(
@@ -370,17 +367,20 @@ class CheckpointStore:
             create_manifest(self._catalog, manifest.checkpoint_id, body)
             pointer.advance(self._catalog, manifest.checkpoint_id)
         self._sidecars.saved(manifest.checkpoint_id)
+        self._check_not_swept(manifest.checkpoint_id)
         self._retain(filled)
 
-    def _check_still_there(self, checkpoint_id: int, sidecar: SidecarObject) -> None:
-        """A save that took longer than a clean-up waits may have lost its sidecar to one."""
-        if self.objects.info(sidecar.key) is None:
+    def _check_not_swept(self, checkpoint_id: int) -> None:
+        """A clean-up that came before the manifest may have taken the sidecar for abandoned; a prune takes both."""
+        manifest_key = self._catalog.layout.manifest_key(checkpoint_id)
+        if self._sidecars.is_lost(checkpoint_id) and self.objects.info(manifest_key) is not None:
             raise Corrupt(
-                f"Checkpoint {checkpoint_id} took so long to save that a clean-up removed its sidecar as abandoned.",
+                f"A clean-up removed the sidecar of checkpoint {checkpoint_id} while it was being saved.",
                 code="sidecar.swept",
-                about=self._catalog.shown(sidecar.key),
-                unchanged="every other checkpoint",
-                next_step="save again under the next id; raise orphan_grace if saves are this slow",
+                about=self._catalog.shown(manifest_key),
+                unchanged="every other checkpoint; this one is damaged, and recovery passes over it",
+                next_step="save again under the next id; let clean-ups wait longer than a save takes "
+                "(orphan_grace, holdfast gc --older-than)",
             )
 
     def _retain(self, manifest: CheckpointManifest) -> None:

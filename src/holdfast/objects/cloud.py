@@ -35,6 +35,7 @@ class CloudObjects:
     """The `Objects` of one bucket and prefix."""
 
     visible_is_durable = True
+    looks_are_free = False
 
     def __init__(self, store: Any, address: str, *, writes: Any = None) -> None:
         """`writes` is the same place opened without retries of its own, for conditional writes."""

@@ -27,6 +27,7 @@ class LocalObjects:
     """The `Objects` of one directory. Nothing is made on disk before the first write."""
 
     visible_is_durable = False
+    looks_are_free = True
 
     def __init__(self, root: str, *, disk: Disk | None = None, writer: str | None = None) -> None:
         """`writer` marks this instance's temporary names; it must be unlike every other instance's."""

@@ -43,6 +43,9 @@ class Objects(Protocol):
     visible_is_durable: bool
     """Whether everything that can be read survives a power cut, or only what was acknowledged. See `secure`."""
 
+    looks_are_free: bool
+    """Whether `info` costs next to nothing, or a request."""
+
     @property
     def address(self) -> str:
         """Where this is, fit for messages: no credentials in it."""
