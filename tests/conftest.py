@@ -38,9 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     usual = tempfile.gettempdir()
     own = tempfile.mkdtemp(prefix="holdfast-")
+    os.chmod(own, 0o1777)  # as the usual one: PostgreSQL does not run as root
     # What pytest keeps of failed tests stays where people look for it.
-    changes = {"TMPDIR": own, "PYTEST_DEBUG_TEMPROOT": os.environ.get("PYTEST_DEBUG_TEMPROOT", usual)}
-    os.environ.update(changes)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)
+    os.environ["TMPDIR"] = own
     tempfile.tempdir = None
     config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
 
