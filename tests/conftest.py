@@ -81,9 +81,11 @@ def valkey() -> Iterator[ValkeyServer]:
 
 
 @pytest.fixture
-def dsn(pg_server: PostgresServer) -> str:
+def dsn(pg_server: PostgresServer) -> Iterator[str]:
     """An empty database."""
-    return pg_server.new_database()
+    made = pg_server.new_database()
+    yield made
+    pg_server.drop_database(made)
 
 
 @pytest.fixture

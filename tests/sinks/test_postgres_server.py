@@ -39,6 +39,17 @@ def test_each_database_is_empty_and_wants_the_password(pg_server: PostgresServer
         psycopg.connect(first.replace(PASSWORD, "wrong"))
 
 
+def test_a_database_that_is_dropped_takes_its_connections_along(pg_server: PostgresServer) -> None:
+    dropped, other = pg_server.new_database(), pg_server.new_database()
+    with psycopg.connect(dropped, autocommit=True) as connection:
+        pg_server.drop_database(dropped)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        psycopg.connect(dropped)
+    assert ask(other, "SELECT 1") == [1]
+
+
 def test_killed_and_started_again() -> None:
     with postgres_server() as server:
         dsn = server.new_database()

@@ -41,7 +41,7 @@ _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 
 class PostgresServer:
-    """A server with its data in a folder of its own. Databases are never removed: make a new one for each test."""
+    """A server with its data in a folder of its own. Make a new database for each test: each takes 8 MB."""
 
     def __init__(self, folder: Path, programs: Path, run_as: dict[str, Any]) -> None:
         self.folder = folder
@@ -62,6 +62,15 @@ class PostgresServer:
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy".encode())
         return self.dsn(name)
+
+    def drop_database(self, dsn: str) -> None:
+        """Remove a database that `new_database` made, whoever is still connected to it."""
+        import psycopg
+        from psycopg import conninfo
+
+        name = conninfo.conninfo_to_dict(dsn)["dbname"]
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
     @property
     def pid(self) -> int:
