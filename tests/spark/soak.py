@@ -165,10 +165,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--provider", choices=[*PROVIDERS], action="append")
     asked = parser.parse_args()
-    for seed in range(asked.seed, asked.seed + asked.rounds):
-        for part in asked.parts or PARTS:
+    with tempfile.TemporaryDirectory(prefix="holdfast-soak-") as everything:
+        os.environ["TMPDIR"] = tempfile.tempdir = everything  # what killed processes leave behind goes with it
+        for seed, part in itertools.product(range(asked.seed, asked.seed + asked.rounds), asked.parts or PARTS):
             say(f"{part}: seed {seed}; once more with: make soak ARGS='{part} --seed {seed}'")
-            with tempfile.TemporaryDirectory(prefix="holdfast-soak-") as folder:
+            with tempfile.TemporaryDirectory(prefix=f"{part}-") as folder:
                 PARTS[part](Path(folder), asked.provider or [*PROVIDERS], seed)
     say("everything was exact")
 
