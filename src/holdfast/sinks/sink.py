@@ -6,12 +6,13 @@ descriptor; from then on each sink is committed, by this driver or by the next o
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 import msgspec
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,6 +42,13 @@ class Delivery(msgspec.Struct, frozen=True):
         parts = (quote(name, safe=" ").replace("~", "%7E").replace(".", "%2E") for name in (self.pipeline, self.sink))
         return "~".join(parts)
 
+    @property
+    def mark(self) -> str | None:
+        """The same for every attempt at this delivery, and for no delivery of other data; None if that is not known."""
+        if not self.positions:
+            return None
+        return hashlib.sha256(msgspec.json.encode(self.positions, order="sorted")).hexdigest()[:32]
+
     def __str__(self) -> str:
         lineage = f" of lineage {self.lineage}" if self.lineage else ""
         return f"epoch {self.epoch}{lineage} of pipeline {self.pipeline!r} for sink {self.sink!r}"
@@ -61,6 +69,23 @@ class StagedOutputGone(NotFound):
     """What was staged for a delivery is neither there nor committed. The epoch has to be staged again."""
 
     default_code = "sink.staged-output-gone"
+
+
+def check_same_delivery(delivery: Delivery, *, mine: str | None, found: str | None, where: str) -> None:
+    """Whoever finds an epoch committed that it was about to commit compares their marks: is it the same data?
+
+    It is not if two pipelines of one name, each with a store of its own, write to one place.
+    """
+    if mine is None or found is None or mine == found:
+        return
+    raise Corrupt(
+        f"There is an {delivery} already, and it was read from other source positions: another pipeline of the same "
+        "name, with checkpoints of its own, writes here.",
+        code="sink.other-delivery",
+        about=where,
+        unchanged="what is there; the rows of this epoch are staged, and owed",
+        next_step="stop one of the two, and give it another name or a target of its own",
+    )
 
 
 class RowsRefused(Invalid):
