@@ -236,7 +236,7 @@ class World:
             frames=self.frames,
             newest=newest,
             delivered=delivered if delivered is not None else (newest.epoch if newest else 0),
-            first_id=store.next_id(),
+            first_id=store.next_id(saved_only=True),
             clock=lambda: 1_760_000_000.5,
         )
 

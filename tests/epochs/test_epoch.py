@@ -285,6 +285,33 @@ def test_taken_over_before_the_decision(place: StoreUnderTest, event: str) -> No
     assert world.seen("lake") == world.seen("pg") == {}
 
 
+@pytest.mark.parametrize("state", [b"small", b"x" * (INLINE_STATE + 1)], ids=["inline", "in a sidecar"])
+def test_taken_over_at_the_last_moment_before_the_decision(place: StoreUnderTest, state: bytes) -> None:
+    """It decides, but commits nothing: the other one may have removed what one sink staged, and rows differ by run."""
+    world = World(place.open(), operators={"counter": Counter(state)})
+    first, other, successors = world.start(), place.open(), []
+
+    def take_over(name: str, phase: str, _: float) -> None:
+        if (name, phase) == ("manifest.create", "begin") and not successors:
+            successors.append(world.start(store=other))
+            ask_sinks({"lake": world.named["lake"]}, None, "shop", 2)
+
+    stop = observe(take_over)
+    try:
+        with pytest.raises(Fenced):
+            run(first, 1)
+    finally:
+        stop()
+    assert world.seen("lake") == world.seen("pg") == {}
+    with pytest.raises(Conflict) as raised:  # both chose the same id, so only one could decide
+        run(successors[0], 1, SECOND)
+    assert raised.value.code == "epoch.decided-elsewhere"
+    for sink in world.sinks.values():
+        sink.staged.clear()
+    run(world.start(newest(place.open())), 1, SECOND)
+    assert world.seen("lake") == world.seen("pg") == {1: [SECOND]}
+
+
 def test_decided_by_a_driver_that_was_taken_over(place: StoreUnderTest) -> None:
     world = World(place.open())
     world.failures.planned["capture"] = lambda: place.open().save(manifest(1, sink_names=["theirs"]))

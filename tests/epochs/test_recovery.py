@@ -483,6 +483,19 @@ def test_an_epoch_that_one_sink_has_and_no_manifest_is_not_run_again_by_chance()
     assert plan(checkpoint(6), seen, **one).workdir == "keep"
 
 
+def test_nor_is_one_that_follows_what_the_workdir_is_ahead_with() -> None:
+    seen, one, both = (
+        workdir(8, 7),
+        {"lake": Standing(9, 0), "pg": Standing(8, 0)},
+        {"lake": Standing(9, 0), "pg": Standing(9, 0)},
+    )
+    by_chance = wanted(is_deterministic=False)
+    with pytest.raises(Corrupt, match="'lake' has epoch 9 and others do not"):
+        plan(checkpoint(6), seen, by_chance, **one)
+    assert plan(checkpoint(6), seen, by_chance, **both).workdir == "adopt"
+    assert plan(checkpoint(6), seen, **one).workdir == "adopt"
+
+
 def test_sources_that_changed_places_are_refused_even_if_changes_are_accepted() -> None:
     newest = checkpoint(runtime={"pipeline": "shop", "query_id": "q-1", "sources": ["orders", "returns"]})
     accepting = wanted(on_change="accept", source_order=("returns", "orders"))

@@ -12,6 +12,8 @@ from workshop import remove
 import holdfast
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
+from holdfast.spark.reports import Notice, watch
+from holdfast.spark.workdir import Workdir
 from spark.shop import rows
 
 if TYPE_CHECKING:
@@ -118,6 +120,29 @@ def test_a_data_source_in_python(place: Place, spark: SparkSession, tmp_path: Pa
         assert place.values == list(range(count))
         assert place.offsets == {"numbers": {"at.number": str(count)}}
         place.lose_workdir()
+
+
+def test_a_source_that_does_not_answer_is_no_reason_to_doubt_the_workdir(
+    place: Place, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuilt one would have the last epoch run again, which the source may have let go of: it was told it is done."""
+    monkeypatch.setenv("HOLDFAST_RESTARTS", "1")
+    until, workdir = tmp_path / "until", Workdir(tmp_path / "workdir")
+    until.write_text("3")
+    place.run(numbers=counting(spark, until))
+    until.unlink()
+    notices: list[str] = []
+    stop = watch(lambda told: notices.append(told.text) if isinstance(told, Notice) else None)
+    try:
+        with pytest.raises(Exception, match="No such file"):
+            place.run(numbers=counting(spark, until))
+    finally:
+        stop()
+    assert [text for text in notices if text.startswith("starting again")]
+    assert workdir.suspicion() is None
+    until.write_text("8")
+    place.run(numbers=counting(spark, until))
+    assert place.values == list(range(8))
 
 
 def test_two_sources_side_by_side(place: Place, spark: SparkSession, tmp_path: Path) -> None:

@@ -102,11 +102,15 @@ class CheckpointStore:
         """Whether it was this very handle that saved a manifest, whoever has updated it since."""
         return manifest.own.write_id == self._write_id(manifest.checkpoint_id)
 
-    def next_id(self) -> int:
-        """An id above everything this store shows a trace of, saved or not."""
+    def next_id(self, *, saved_only: bool = False) -> int:
+        """An id above everything this store shows a trace of, saved or not.
+
+        With `saved_only`, sidecars without a manifest do not count: writers that see the same checkpoints get the same
+        id, of which one wins it, also if the other has written its sidecar already.
+        """
         listed = (info.key for folder in self._catalog.layout.folders for info in self.objects.list(folder))
         layout = self._catalog.layout
-        seen = [layout.manifest_id(key) or layout.sidecar_id(key) or 0 for key in listed]
+        seen = [layout.manifest_id(key) or (0 if saved_only else layout.sidecar_id(key)) or 0 for key in listed]
         return min(max([*seen, self._catalog.pointer() or 0]) + 1, MAX_U64)
 
     def save(self, manifest: CheckpointManifest) -> None:

@@ -127,6 +127,9 @@ class EpochRunner:
             self._decide(manifest, chunks, staged)
             self._capturing.settle()
             self.newest, self.delivered = manifest, facts.epoch
+            # One who took over before the decision may have removed what some sinks staged. Those would get rows of
+            # another run of the query: let it deliver to all of them.
+            self._store.check_lease()
             self._commit(manifest, tuple(self._sinks), facts)
 
     @contextlib.contextmanager

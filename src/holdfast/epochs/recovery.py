@@ -229,12 +229,15 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
     if action == "adopt":
         _check_adoptable(seen, newest, wanted)
         delivered = seen.workdir.committed + 1
-        _check_sinks(seen.sinks, seen.store, lineage, delivered + (seen.workdir.planned > seen.workdir.committed))
+        planned_ahead = seen.workdir.planned > seen.workdir.committed
+        _check_sinks(seen.sinks, seen.store, lineage, delivered + planned_ahead)
+        if planned_ahead and not wanted.is_deterministic:
+            _check_agreement(seen.sinks, delivered)
         return Plan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
     planned_ahead = action == "keep" and seen.workdir.planned > batch
     _check_sinks(seen.sinks, seen.store, lineage, newest.epoch + planned_ahead)
     if planned_ahead and not wanted.is_deterministic:
-        _check_agreement(seen.sinks, newest)
+        _check_agreement(seen.sinks, newest.epoch)
     is_done = action == "keep" and seen.workdir.committed >= batch
     notes += _set_back(known, newest, wanted)
     return Plan(
@@ -338,17 +341,17 @@ def _any_ahead(sinks: Mapping[str, Standing], epoch: int) -> bool:
     return any((standing.committed or 0) > epoch for standing in sinks.values())
 
 
-def _check_agreement(sinks: Mapping[str, Standing], newest: CheckpointManifest) -> None:
+def _check_agreement(sinks: Mapping[str, Standing], delivered: int) -> None:
     """An epoch that some sinks have and no manifest vouches for is run again: with other rows for the other sinks."""
-    ahead = sorted(name for name, standing in sinks.items() if (standing.committed or 0) > newest.epoch)
+    ahead = sorted(name for name, standing in sinks.items() if (standing.committed or 0) > delivered)
     if ahead and len(ahead) < len(sinks):
         raise Corrupt(
-            f"Sink {ahead[0]!r} has epoch {newest.epoch + 1} and others do not, its checkpoint cannot be trusted, and "
+            f"Sink {ahead[0]!r} has epoch {delivered + 1} and others do not, its checkpoint cannot be trusted, and "
             "the query gives other rows each time it is run.",
             code="sink.ahead",
             about=f"sink {ahead[0]!r}",
-            unchanged="the store, the workdir and every sink",
-            next_step="restore the store from a copy, or take that epoch out of that sink by hand",
+            unchanged="the store, the workdir and what readers of every sink see",
+            next_step="take that epoch out of that sink by hand, then start again",
         )
 
 

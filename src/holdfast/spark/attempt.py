@@ -55,6 +55,7 @@ class Attempt:
         runner: EpochRunner,
         facts_of: Callable[[int, Mapping[str, Any]], EpochFacts],
         lineage: int,
+        replays: bool,
     ) -> None:
         self._pipeline = pipeline
         self._workdir = workdir
@@ -62,6 +63,8 @@ class Attempt:
         self._runner = runner
         self._facts_of = facts_of
         self._lineage = lineage
+        self.replays = replays
+        """Whether Spark begins with an epoch that was decided before."""
         self.has_come_to_a_batch = False
         """Whether Spark has called us at all: if not, it may be its directory that it gave up over."""
         self._stopping = StopRequest()
@@ -72,7 +75,7 @@ class Attempt:
         self._was_refused = False
         self.failure: BaseException | None = None
         self.epochs = 0
-        """How many this attempt has finished."""
+        """How many this attempt has delivered; one that was run again is not among them."""
         self.query: StreamingQuery | None = None
 
     def run_batch(self, frame: DataFrame, batch_id: int) -> None:
@@ -88,7 +91,7 @@ class Attempt:
             is_replay = facts.epoch == self._runner.delivered
             self._runner.run(frame, facts)
             self._done[batch_id] = (self._steps.taken(), is_replay)
-            self.epochs += 1
+            self.epochs += not is_replay
         except BaseException as error:
             self.failure = error
             raise

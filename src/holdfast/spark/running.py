@@ -96,11 +96,18 @@ class Run:
         return True
 
     def may_blame_workdir(self, error: Exception) -> bool:
-        """Whether the next start had better rebuild the workdir, which is always right and costs a replay."""
+        """Whether the next start had better rebuild the workdir.
+
+        A rebuilt one has the last epoch run again, and the source may have let go of it: it was told that the epoch is
+        done. So without a word of Spark's about its directory, it is blamed only if that epoch has to be run anyway.
+        """
         if is_workdir_trouble(error, self._definition.workdir):
             return True
-        gave_up_early = self._attempt is not None and not self._attempt.has_come_to_a_batch
-        return gave_up_early and not isinstance(error, HoldfastError)
+        return self.gave_up_early(error) and self._attempt is not None and self._attempt.replays
+
+    def gave_up_early(self, error: Exception) -> bool:
+        """Whether Spark ended before its first batch: over its directory, or over a source that does not answer."""
+        return self._attempt is not None and not (self._attempt.has_come_to_a_batch or isinstance(error, HoldfastError))
 
     def _raise_if_fenced(self, error: Exception) -> None:
         """Another driver at work shows in many ways. Starting again would only take the pipeline back from it."""
@@ -132,7 +139,8 @@ class Supervision:
                     return
                 except Exception as error:
                     failures = failures + 1 if self._run.epochs == 0 else 1
-                    may_help = is_passing(error) or self._run.may_blame_workdir(error)
+                    run = self._run
+                    may_help = is_passing(error) or run.gave_up_early(error) or run.may_blame_workdir(error)
                     if self._stopped.is_made() or failures > self._restarts or not may_help:
                         raise
                     self._pause(failures, error)

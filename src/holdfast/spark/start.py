@@ -137,7 +137,7 @@ def recover_and_start(checked: Checked) -> Attempt:
     store, name = definition.store, definition.name
     store.check_lease()  # started again in one process: somebody may have taken over meanwhile
     generation = store.claim().generation
-    first_id = store.next_id()
+    first_id = store.next_id(saved_only=True)
     workdir = enter(definition.workdir, generation, store.check_lease)
     definition = msgspec.structs.replace(definition, workdir=workdir)
     checked = msgspec.structs.replace(checked, definition=definition)
@@ -252,6 +252,7 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
         sources=tuple(source.name for source in checked.query.sources),
         facts_of=lambda batch_id, summary: facts_of(checked, plan.lineage, batch_id, summary),
         lineage=plan.lineage,
+        replays=plan.replayed is not None,
     )
     writer = (
         frame.writeStream.foreachBatch(attempt.run_batch)

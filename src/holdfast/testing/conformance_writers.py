@@ -196,8 +196,9 @@ class WritersConformance(StoreUnderTest):
         assert self.open().next_id() == 4
         store.save_state_data(9, [b"never saved"])
         assert self.open().next_id() == 10
+        assert self.open().next_id(saved_only=True) == 4
         self.overwrite(self.layout.pointer_key, self.layout.pointer_body(20))
-        assert self.open().next_id() == 21
+        assert self.open().next_id() == self.open().next_id(saved_only=True) == 21
 
     def test_parent_that_is_not_there_is_refused(self) -> None:
         with pytest.raises(Invalid):
