@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,11 +17,21 @@ from sink_places import DiskRequests, everything_below, rows_in_table, staged_in
 from holdfast.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.delta.log import DeltaLog, application
 from holdfast.sinks.delta.sink import PARQUET_SETTINGS, DeltaSink
-from holdfast.sinks.sink import StagedOutputGone, Standing
+from holdfast.sinks.sink import Delivery, StagedOutputGone, Standing
 from holdfast.testing.conformance_sinks import A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def elsewhere(epoch: int) -> Delivery:
+    """An epoch of a pipeline of the same name, whose store counts other data."""
+    return msgspec.structs.replace(delivery(epoch), positions={"orders": f'{{"logOffset":{900 + epoch}}}'})
+
+
+def committing(epoch: int) -> Delivery:
+    """As a driver has it that commits, with or without having staged it."""
+    return msgspec.structs.replace(delivery(epoch, generation=2), positions={})
 
 
 class DeltaPlace(ExactlyOnceConformance):
@@ -132,6 +143,75 @@ class DeltaPlace(ExactlyOnceConformance):
         assert self.rows() == (A if same else B)
         assert self.version() == 1
 
+    def test_pipeline_of_the_same_name_with_another_store(self) -> None:
+        for epoch, rows in ((1, A), (2, [])):
+            self.deliver(rows, delivery(epoch))
+        self.bystander(2)
+        for epoch in (1, 2):  # also if the other one is further
+            descriptor = self.stage(B, elsewhere(epoch))
+            for sink in (self.sink, self.open()):
+                with pytest.raises(Corrupt) as caught:
+                    sink.commit(descriptor, committing(epoch))
+                assert (caught.value.code, caught.value.about) == ("sink.other-delivery", str(self.root))
+            assert descriptor["staged"] in self.leftovers()
+        assert self.rows() == A
+
+    def test_what_another_store_of_the_same_name_removed_is_not_taken_for_committed(self) -> None:
+        descriptor = self.stage(B, elsewhere(1))
+        self.deliver(A, delivery(1))
+        assert self.leftovers() == []
+        with pytest.raises(Corrupt, match="other source positions"):
+            self.sink.commit(descriptor, committing(1))
+
+    def test_another_store_of_the_same_name_commits_after_the_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        theirs = self.stage(A, delivery(1))
+        mine = self.stage(B, msgspec.structs.replace(elsewhere(1), generation=3))
+
+        def overtake() -> None:
+            monkeypatch.undo()
+            self.open().commit(theirs, delivery(1))
+
+        self.before_each_commit(monkeypatch, overtake)
+        with pytest.raises(Corrupt, match="other source positions"):
+            self.sink.commit(mine, msgspec.structs.replace(committing(1), generation=3))
+        assert self.leftovers() == [mine["staged"]]
+        assert self.rows() == A
+
+    def test_another_store_of_the_same_name_clears_away_after_the_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        theirs, mine = self.stage(A, delivery(1)), self.stage(B, elsewhere(1))
+        really = DeltaSink._staged_files
+
+        def overtaken(sink: DeltaSink, *arguments: Any) -> Any:
+            monkeypatch.undo()
+            self.open().commit(theirs, delivery(1))
+            return really(sink, *arguments)
+
+        monkeypatch.setattr(DeltaSink, "_staged_files", overtaken)
+        with pytest.raises(Corrupt, match="other source positions"):
+            self.sink.commit(mine, committing(1))
+        assert self.rows() == A
+
+    def test_own_epoch_is_there(self) -> None:
+        first, second = self.stage(A, delivery(1)), self.stage(B, delivery(1, generation=2))
+        for descriptor in (first, second, first):
+            self.open().commit(descriptor, committing(1))
+        assert self.rows() == A
+        assert DeltaTable(self.root).history(1)[0]["holdfast.mark"] == first["mark"] == second["mark"]
+
+    def test_epochs_that_do_not_tell_what_they_were_read_from(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A descriptor of an older release, an entry of one, one that is further back than we look."""
+        self.deliver(A, delivery(1))
+        older = self.stage(B, elsewhere(1))
+        del older["mark"]
+        self.sink.commit(older, committing(1))
+        entry = self.stage([], delivery(2))
+        del entry["mark"]
+        self.sink.commit(entry, committing(2))
+        self.sink.commit(self.stage(B, elsewhere(2)), committing(2))
+        monkeypatch.setattr("holdfast.sinks.delta.log.ENTRIES_SEARCHED", 1)
+        self.sink.commit(self.stage(B, elsewhere(1)), committing(1))
+        assert self.rows() == A
+
     def before_each_commit(self, monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
         really = DeltaLog.properties
 
@@ -234,6 +314,12 @@ class TestAppend(DeltaPlace):
         self.deliver(A, delivery(1))
         self.deliver(A, delivery(2))
         assert self.rows() == sorted(A + A)
+
+    def test_epoch_that_is_not_there_yet_is_not_looked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.deliver(A, delivery(1))
+        monkeypatch.setattr(DeltaLog, "_entry_of", lambda *_: pytest.fail("the log's entries were read"))
+        self.deliver(B, delivery(2))
+        assert self.rows() == A + B
 
     def test_files_that_vacuum_took_are_noticed(self) -> None:
         """A driver died with its files in place and not in the log, and came back after they had been vacuumed."""

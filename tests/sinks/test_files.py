@@ -7,18 +7,29 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from sink_places import DiskRequests, everything_below, rows_in_files, staged_in
 
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.sinks.files import FileSink
-from holdfast.sinks.sink import RowsRefused, Standing
+from holdfast.sinks.sink import Delivery, RowsRefused, Standing
 from holdfast.testing.conformance_sinks import COLUMNS, A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ["parquet", "orc", "json", "csv"]
+
+
+def elsewhere(epoch: int) -> Delivery:
+    """An epoch of a pipeline of the same name, whose store counts other data."""
+    return msgspec.structs.replace(delivery(epoch), positions={"orders": f'{{"logOffset":{900 + epoch}}}'})
+
+
+def committing(epoch: int) -> Delivery:
+    """As a driver has it that commits, with or without having staged it."""
+    return msgspec.structs.replace(delivery(epoch, generation=2), positions={})
 
 
 class TestParquet(ExactlyOnceConformance):
@@ -98,6 +109,51 @@ class TestParquet(ExactlyOnceConformance):
             file.unlink()
         self.sink.commit(late, delivery(1, generation=2))
         assert not list(self.root.rglob("part-*"))
+
+    def test_pipeline_of_the_same_name_with_another_store(self) -> None:
+        self.deliver(A, delivery(1))
+        descriptor = self.stage(B, elsewhere(1))
+        before = everything_below(self.root)
+        for sink in (self.sink, self.open()):
+            with pytest.raises(Corrupt) as caught:
+                sink.commit(descriptor, committing(1))
+            assert (caught.value.code, caught.value.about) == ("sink.other-delivery", str(self.root / "epoch=000001"))
+        assert everything_below(self.root) == before
+        assert self.leftovers() == [descriptor["staged"]]
+        assert self.rows() == A
+
+    def test_what_another_store_of_the_same_name_removed_is_not_taken_for_committed(self) -> None:
+        descriptor = self.stage(B, elsewhere(1))
+        self.deliver(A, delivery(1))
+        assert self.leftovers() == []
+        with pytest.raises(Corrupt, match="other source positions"):
+            self.sink.commit(descriptor, committing(1))
+        assert self.rows() == A
+
+    def test_pipeline_of_the_same_name_with_no_rows(self) -> None:
+        self.deliver([], delivery(1))
+        with pytest.raises(Corrupt, match="other source positions"):
+            self.deliver([], elsewhere(1))
+
+    def test_own_epoch_is_there(self) -> None:
+        first, second = self.stage(A, delivery(1)), self.stage(B, delivery(1, generation=2))
+        for descriptor in (first, second, first):
+            self.open().commit(descriptor, committing(1))
+        assert self.rows() == A
+
+    def test_epochs_that_do_not_tell_what_they_were_read_from(self) -> None:
+        """A descriptor of an older release, and a file that somebody lost."""
+        self.deliver(A, delivery(1))
+        older = self.stage(B, elsewhere(1))
+        del older["mark"]
+        self.sink.commit(older, committing(1))
+        for body in (None, b"{", b'{"pipeline":"orders","sink":"out","lineage":0,"epoch":1}'):
+            told = self.root / "epoch=000001" / "_epoch"
+            told.unlink(missing_ok=True)
+            if body is not None:
+                told.write_bytes(body)
+            self.sink.commit(self.stage(B, elsewhere(1)), committing(1))
+        assert self.rows() == A
 
     def test_unknown_things_in_the_staging_directory_are_left_alone(self) -> None:
         self.stage(A, delivery(1))

@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import Invalid
 from holdfast.sinks.function import FunctionSink
 from holdfast.sinks.sink import StagedOutputGone, Standing
-from holdfast.testing.conformance_sinks import A, Row, SinkAbilities, SinkConformance, delivery
+from holdfast.testing.conformance_sinks import A, B, Row, SinkAbilities, SinkConformance, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +51,34 @@ class TestFunction(SinkConformance):
         self.stage(A, delivery(1, generation=2), later)
         later.commit({}, delivery(1, generation=2))
         assert self.rows() == A
+
+    def test_one_object_with_a_store_that_was_emptied(self) -> None:
+        for epoch in (1, 2, 3):
+            self.deliver(A, delivery(epoch))
+        self.deliver(A, delivery(1, lineage=1))
+        self.taken.clear()
+        self.sink.recover(delivery(0, generation=1), None)
+        for to in (delivery(1), delivery(2), delivery(1, lineage=1)):
+            self.deliver(B, to)
+        assert self.taken == B * 3
+
+    def test_one_object_with_a_store_that_was_set_back(self) -> None:
+        for epoch in (1, 2, 3):
+            self.deliver(A, delivery(epoch))
+        self.taken.clear()
+        self.sink.recover(delivery(2, generation=2), None)
+        for epoch in (2, 3):
+            self.deliver(B, delivery(epoch, generation=2))
+        assert self.taken == B
+
+    def test_epoch_finished_here_and_unfinished_in_the_manifest(self) -> None:
+        self.deliver(A, delivery(1))
+        self.deliver(A, delivery(1, sink="other"))
+        self.taken.clear()
+        self.sink.recover(delivery(1, generation=2), {})
+        self.deliver(A, delivery(1, generation=2))
+        self.deliver(A, delivery(1, generation=2, sink="other"))
+        assert self.taken == []
 
     def test_error_of_the_function_comes_out_and_the_epoch_stays(self) -> None:
         descriptor = self.stage(A, delivery(1))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from workshop import remove
 
 import holdfast
 from holdfast.errors import Corrupt, Invalid
@@ -115,3 +116,31 @@ def test_without_its_checkpoints_it_stops_or_starts_over_as_told(place: Place) -
     query = place.run(recovery="reset")
     assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(3)
     assert query.positions()["orders"].sequence == 3
+
+
+@pytest.mark.parametrize("lost", ["the newest checkpoint", "the index"])
+def test_with_older_checkpoints_left_it_starts_over_as_told(place: Place, lost: str) -> None:
+    for _ in range(2):
+        place.shop.sell(1)
+        query = place.run()
+    checkpoints = place.root / "totals.db.checkpoints"
+    newest = max(holdfast.open_store(checkpoints).list_ids())
+    if lost == "the index":
+        for path in place.root.glob("totals.db*"):
+            if path.is_file():
+                path.unlink()
+    else:
+        [damaged] = checkpoints.rglob(f"*{newest:06}/manifest.json")
+        damaged.write_bytes(damaged.read_bytes()[:-9])
+        remove(checkpoints / "workdir")
+    place.shop.sell(1)
+    with pytest.raises(Corrupt) as stopped:
+        place.run()
+    assert stopped.value.code == ("sink.set-back" if lost == "the index" else "sink.ahead")
+    for _ in range(2):
+        query = place.run(recovery="reset")
+        assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(3)
+    store = holdfast.open_store(checkpoints)
+    assert [found.own.lineage for number in store.list_ids() if (found := store.load_by_id(number))][-1] == 1
+    place.shop.sell(1)
+    assert {row["shop"]: row["total"] for row in place.run().scan()} == place.expected(4)

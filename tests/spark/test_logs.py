@@ -121,6 +121,9 @@ BROKEN_OFFSETS = {
     "settings are pairs": 'v1\n{"conf":[["a","b"]]}\n0',
     "by name, without a name": f"v2\n{HEAD}\n5",
     "by name, without an offset": f"v2\n{HEAD}\norders:",
+    "an offset torn": f"v1\n{HEAD}\n{KAFKA[:-1]}",
+    "the second offset torn": f"v1\n{HEAD}\n0\n{KAFKA[:-1]}",
+    "an offset by name torn": f"v2\n{HEAD}\norders:{KAFKA[:-1]}",
     "nested without end": 'v1\n{"conf":' + "[" * DEEP + "\n0",
 }
 

@@ -125,7 +125,7 @@ def test_a_data_source_in_python(place: Place, spark: SparkSession, tmp_path: Pa
 def test_a_source_that_does_not_answer_is_no_reason_to_doubt_the_workdir(
     place: Place, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rebuilt one would have the last epoch run again, which the source may have let go of: it was told it is done."""
+    """A rebuilt one would have the last epoch run again; the source was told that it is done, and may have let go."""
     monkeypatch.setenv("HOLDFAST_RESTARTS", "1")
     until, workdir = tmp_path / "until", Workdir(tmp_path / "workdir")
     until.write_text("3")

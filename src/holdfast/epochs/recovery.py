@@ -31,6 +31,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """Whether running a batch again gives the same rows."""
     source_order: tuple[str, ...] = ()
     """The sources as Spark's log has them: by place."""
+    anew_after: int = 0
+    """No checkpoint up to this one is resumed from: the pipeline begins again under a new lineage, and owes nothing."""
 
 
 class SeenWorkdir(msgspec.Struct, frozen=True):
@@ -110,7 +112,10 @@ def plan_recovery(seen: Observed, wanted: Wanted) -> Plan:
     if newest is None:
         return _begin(seen)
     if change and wanted.on_change == "reset":
-        return _begin_anew(seen, newest, wanted, change)
+        note = "sinks that append get every row once more. Take on_change='reset' out now."
+        return _begin_anew(seen, newest, f"{change}, and on_change is 'reset'", note, _unfinished(newest, wanted))
+    if newest.checkpoint_id <= wanted.anew_after:
+        return _begin_anew(seen, newest, "it cannot resume, and is to start over", "the results are made anew.")
     return _resume(seen, newest, wanted, change)
 
 
@@ -123,7 +128,7 @@ def check_start(seen: Observed, wanted: Wanted) -> int:
     change = _check_change(seen, wanted)
     if newest is None:
         return 0
-    if change and wanted.on_change == "reset":
+    if (change and wanted.on_change == "reset") or newest.checkpoint_id <= wanted.anew_after:
         return newest.own.lineage + 1
     _check_places(newest, wanted)
     return newest.own.lineage
@@ -204,13 +209,13 @@ def _begin(seen: Observed) -> Plan:
     return Plan(0, "begin", why, None, 0)
 
 
-def _begin_anew(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: str) -> Plan:
-    unfinished = _unfinished(newest, wanted)
+def _begin_anew(
+    seen: Observed, newest: CheckpointManifest, why: str, note: str, unfinished: tuple[str, ...] = ()
+) -> Plan:
     known = [standing.lineage for standing in seen.sinks.values() if standing.lineage is not None]
     lineage = max([newest.own.lineage, *known]) + 1
-    why = f"{change}, and on_change is 'reset'"
-    note = "Everything is read again, and sinks that append get every row once more. Take on_change='reset' out now."
-    return Plan(lineage, "begin", why, None, 0, unfinished=unfinished, notes=(note,))
+    notes = (f"Everything is read again, and {note}",)
+    return Plan(lineage, "begin", why, None, 0, unfinished=unfinished, notes=notes)
 
 
 def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: str | None) -> Plan:

@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.decoding import json_decoder
 from holdfast.errors import Invalid
 from holdfast.sinks.durable import disk_errors_explained, sync, write_file
 from holdfast.sinks.ownership import Owner, claim, is_owned, require_owner
 from holdfast.sinks.places import local_path
-from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing
+from holdfast.sinks.sink import (
+    Delivery,
+    Descriptor,
+    RowsRefused,
+    StagedOutputGone,
+    Standing,
+    check_same_delivery,
+)
 from holdfast.sinks.staging import StagingArea
 from holdfast.sinks.writing import essence, write_rows
 from holdfast.steps import step
@@ -36,7 +44,8 @@ class FileSink:
 
     Each epoch is one directory, `<path>/epoch=000017`, or `epoch=<lineage>-000017` after a rewind. Spark, pyarrow and
     others read the whole path as one table, with the epoch as a column. What begins with `_` is ours and no reader
-    shows it; a glob such as `**/*.parquet` would, so read the directory, or `epoch=*/part-*`.
+    shows it, also `_epoch` in each directory, which tells what the epoch was read from; a glob such as `**/*.parquet`
+    would show what is staged, so read the directory, or `epoch=*/part-*`.
 
     Guarantees: readers see an epoch whole or not at all; an epoch appears once, whoever commits it and how often; it is
     on disk before `commit` returns. An epoch without rows is there, too.
@@ -44,7 +53,9 @@ class FileSink:
     partitions. Old epochs may be removed by hand; the newest one tells a restart how far the sink has come.
 
     The directory belongs to one pipeline's sink, for ever: two of them would take each other's epochs for their own.
-    One with foreign files in it is refused, as Spark passes over files beside `epoch=...` without a word.
+    One with foreign files in it is refused, as Spark passes over files beside `epoch=...` without a word. Two pipelines
+    of one name, each with a store of its own, are told apart by what they read: the second to commit an epoch gets
+    `Corrupt` and changes nothing.
     """
 
     guarantee = "exactly-once"
@@ -107,7 +118,7 @@ class FileSink:
             # Never empty, even without rows: a rename onto a directory that is empty would succeed.
             write_file(os.path.join(staged, EPOCH_FILE), msgspec.json.encode(delivery))
             self._area.seal(name)
-        return {"staged": name}
+        return {"staged": name, "mark": delivery.mark}
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name = self._area.name_in(descriptor, delivery)
@@ -115,7 +126,7 @@ class FileSink:
         published = os.path.join(self.path, self._directory_name(delivery))
         with disk_errors_explained(self.path, f"{delivery} is still to be committed"):
             with step("sink.publish", epoch=delivery.epoch):
-                self._rename(name, published, delivery)
+                self._rename(name, published, delivery, mark=descriptor.get("mark"))
             # Also if it was there before: whoever made it visible may have died before it was durable.
             with step("sink.publish-sync", epoch=delivery.epoch):
                 sync(self.path)
@@ -160,10 +171,14 @@ class FileSink:
                 ) from error
             self._area.remove(name)
 
-    def _rename(self, name: str, published: str, delivery: Delivery) -> None:
-        """Let the rename itself decide who is first: there is no moment between a look and a leap."""
+    def _rename(self, name: str, published: str, delivery: Delivery, *, mark: str | None) -> None:
+        """Let the rename itself decide who is first: there is no moment between a look and a leap.
+
+        `Corrupt` if the epoch is there and was read from something else.
+        """
         try:
             os.rename(self._area.path(name), published)
+            return
         except FileNotFoundError:
             if not _has_entries(published):
                 raise StagedOutputGone(
@@ -175,6 +190,7 @@ class FileSink:
         except OSError as error:
             if error.errno not in ALREADY_THERE:
                 raise
+        check_same_delivery(delivery, mine=mark, found=_mark_in(published), where=published)
 
     def _directory_name(self, delivery: Delivery) -> str:
         lineage = f"{delivery.lineage}-" if delivery.lineage else ""
@@ -212,6 +228,15 @@ def _remove_success_mark(staged: str) -> None:
             os.unlink(os.path.join(staged, name))
         except FileNotFoundError:
             continue
+
+
+def _mark_in(published: str) -> str | None:
+    """The mark of the delivery that is there; None if its file is gone, or cannot be read, or does not tell."""
+    try:
+        with open(os.path.join(published, EPOCH_FILE), "rb") as file:
+            return json_decoder(Delivery).decode(file.read()).mark
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
 
 
 def _has_entries(directory: str) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+_Line = tuple[str, str, int]
 _Key = tuple[str, str, int, int]
 
 
@@ -25,7 +26,8 @@ class FunctionSink:
     says so calls it again, with the same epoch number. A function that needs better keeps that number beside what it
     writes, in the same transaction, and does nothing for one it has seen.
 
-    Guarantees: never called for an epoch that was not decided, and not twice by one process for an epoch it finished.
+    Guarantees: never called for an epoch that was not decided, and not twice by one process for an epoch it finished,
+    unless the store was emptied or set back in between.
     If the function raises, its exception comes out and the epoch stays to be committed. Only the frame is kept, in
     memory: after a restart the epoch is staged again.
     """
@@ -44,7 +46,7 @@ class FunctionSink:
         self.function = function
         self._takes_epoch = _takes_epoch(function)
         self._staged: dict[_Key, DataFrame] = {}
-        self._finished: dict[tuple[str, str, int], int] = {}
+        self._finished: dict[_Line, int] = {}
         self._lock = threading.Lock()
 
     def describe(self) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class FunctionSink:
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
         with self._lock:  # one epoch at a time, also for two threads that commit the same one
-            if self._finished.get(_key(delivery)[:3], 0) >= delivery.epoch:
+            if self._finished.get(_line(delivery), 0) >= delivery.epoch:
                 self._staged.pop(_key(delivery), None)
                 return
             frame = self._staged.get(_key(delivery))
@@ -76,7 +78,7 @@ class FunctionSink:
                 self.function(frame, delivery.epoch)
             else:
                 self.function(frame)
-            self._finished[_key(delivery)[:3]] = delivery.epoch
+            self._finished[_line(delivery)] = delivery.epoch
             del self._staged[_key(delivery)]
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
@@ -84,8 +86,15 @@ class FunctionSink:
             self._staged.pop(_key(delivery), None)
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
-        """Knows nothing: what the function did is not written down anywhere. Frames of an earlier start are let go."""
-        self._staged.clear()
+        """Knows nothing: what the function did is not written down anywhere. Frames of an earlier start are let go.
+
+        So is the memory of epochs that were never decided here: with a new store, their numbers come again.
+        """
+        line = _line(delivery)
+        with self._lock:
+            self._staged.clear()
+            others = {key: epoch for key, epoch in self._finished.items() if key[:2] != line[:2]}
+            self._finished = others | {line: min(self._finished.get(line, 0), delivery.epoch)}
         return Standing(is_known=False)
 
 
@@ -115,6 +124,10 @@ def _takes_epoch(function: Callable[..., object]) -> bool:
         unchanged="everything",
         next_step="give a function of a frame and an epoch",
     )
+
+
+def _line(delivery: Delivery) -> _Line:
+    return (delivery.pipeline, delivery.sink, delivery.lineage)
 
 
 def _key(delivery: Delivery) -> _Key:

@@ -83,7 +83,7 @@ def check_same_delivery(delivery: Delivery, *, mine: str | None, found: str | No
         "name, with checkpoints of its own, writes here.",
         code="sink.other-delivery",
         about=where,
-        unchanged="what is there; the rows of this epoch are staged, and owed",
+        unchanged="what is there; the rows of this epoch are still owed",
         next_step="stop one of the two, and give it another name or a target of its own",
     )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SINK = "results"
-CANNOT_RESUME = {"sink.ahead", "store.lost"}
+CANNOT_RESUME = {"sink.ahead", "sink.set-back", "store.lost"}
 log = logging.getLogger("holdfast.spark")
 T = TypeVar("T")
 
@@ -42,8 +42,9 @@ class ContinuousQuery:
     `index` is an address or an opened index; `key` names the columns that identify a row, `delete` a boolean column
     that says which rows remove theirs. Checkpoints and workdir lie beside an index on disk unless they are given.
 
-    `recovery` says what to do when the query cannot resume from where the index stands, because its checkpoints are
-    gone: "strict" stops and says so, "reset" empties the index and starts over, once per run.
+    `recovery` says what to do when the query cannot resume from where the index stands, because checkpoints of its are
+    gone or damaged, or the index was set back: "strict" stops and says so, "reset" empties the index and starts over,
+    once per run.
 
     Guarantees: results and the positions of the sources change together, once per epoch. A persistent index resumes
     where it stands, also when Spark's own directory is gone. A volatile one starts over with every run, empty.
@@ -144,7 +145,7 @@ class ContinuousQuery:
             log.warning("%s starts over with an empty index: %s", self.pipeline.name, error.message)
         with self._sink.opened() as index:
             index.reset()
-        self.pipeline.workdir.discard()
+        self.pipeline.start_over()
         return go()
 
     def _documents(self, spark: SparkSession) -> DataFrame:

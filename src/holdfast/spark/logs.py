@@ -47,6 +47,9 @@ def parse_offsets(text: str, about: str) -> PlannedBatch:
         offsets = [line.partition(":")[2] for line in offsets]
     if not offsets or not all(offsets):
         raise _torn(about, "it names no offsets")
+    for line in offsets:
+        if line[0] in "{[" and _decoded(line) is None:
+            raise _torn(about, f"{line!r:.60} is half a document")
     return PlannedBatch(
         version,
         _whole_number(head, "batchWatermarkMs", about),
@@ -79,9 +82,8 @@ def connector_checkpoint(end: str | None, *, connector: str, epoch: int) -> Conn
     metadata = {"connector": connector}
     if end is None:
         return ConnectorCheckpoint({}, epoch, metadata)
-    try:
-        value = msgspec.json.decode(end)
-    except (msgspec.DecodeError, RecursionError):
+    value = _decoded(end)
+    if value is None:
         value = end  # a source may print what it likes
     separator = "-" if connector.lower().startswith("kafka") else "."
     offsets = dict(_flattened(value, separator)) if isinstance(value, dict) and value else {"offset": _text(value)}
@@ -97,6 +99,13 @@ def _flattened(value: dict[str, Any], separator: str, prefix: str = "") -> list[
         else:
             found.append((name, _text(inner)))
     return found
+
+
+def _decoded(offset: str) -> Any:
+    try:
+        return msgspec.json.decode(offset)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def _text(value: Any) -> str:

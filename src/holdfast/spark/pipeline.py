@@ -61,6 +61,7 @@ class Pipeline:
         if on_change not in ("fail", "accept", "reset"):
             raise Invalid(f"on_change is 'fail', 'accept' or 'reset', not {on_change!r}.", code="pipeline.on-change")
         self._on_change: OnChange = on_change
+        self._anew_after = 0
         self._options = options
         self._is_own_store = not isinstance(checkpoints, CheckpointStore)
         if isinstance(checkpoints, CheckpointStore):
@@ -198,7 +199,16 @@ class Pipeline:
             operators=dict(self._operators),
             sinks=dict(self._sinks),
             on_change=self._on_change,
+            anew_after=self._anew_after,
         )
+
+    def start_over(self) -> None:
+        """Resume from no checkpoint that is there now, but begin again under a new lineage and with an empty workdir.
+
+        For sinks whose results are made anew by that; any other would get everything a second time.
+        """
+        self._anew_after = max(self._store.list_ids(), default=0)
+        self.workdir.discard()
 
     def _reopening(self) -> Reopening | None:
         """None for a store in memory, and for one that was passed in opened: its settings are not known here."""

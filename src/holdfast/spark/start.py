@@ -54,6 +54,7 @@ class Definition(msgspec.Struct, frozen=True):
     operators: dict[str, Operator]
     sinks: dict[str, NamedSink]
     on_change: OnChange
+    anew_after: int = 0
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -77,6 +78,7 @@ class Checked(msgspec.Struct, frozen=True):
             definition.on_change,
             self.query.is_deterministic,
             tuple(source.name for source in self.query.sources),
+            definition.anew_after,
         )
 
 

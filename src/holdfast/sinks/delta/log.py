@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.delta.schema import Json
 from holdfast.sinks.durable import sync, sync_all
-from holdfast.sinks.sink import Delivery
+from holdfast.sinks.sink import Delivery, check_same_delivery
 from holdfast.steps import step
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 50
 LOG = "_delta_log"
+MARK = "holdfast.mark"
+ENTRIES_SEARCHED = 1000
 _LOG_FILE = re.compile(r"(\d{20})\..*")
 
 
@@ -106,17 +108,18 @@ class DeltaLog:
     def newest_lineage(self, table: DeltaTable, delivery: Delivery) -> int | None:
         return table.transaction_version(application(delivery))
 
-    def settle(self, delivery: Delivery, act: Callable[[DeltaTable], None]) -> None:
+    def settle(self, delivery: Delivery, mark: str | None, act: Callable[[DeltaTable], None]) -> None:
         """Have `act` commit the delivery on the newest version, unless it is there; try again after a conflict.
 
         On return it is in the log, whoever committed it, and visible; durable only after `secure_data` and `sync`.
+        `Corrupt` if what is there under its name has another mark.
         """
         from deltalake.exceptions import CommitFailedError
 
         for _ in range(ATTEMPTS):
             table = self.open()
             looked_at = table.version()
-            if self.has(table, delivery):
+            if self._has_same(table, delivery, mark):
                 return
             try:
                 act(table)
@@ -126,7 +129,7 @@ class DeltaLog:
                 continue
             except (HoldfastError, OSError):
                 # Whoever commits it clears away what was staged, also from under the feet of somebody slower.
-                if self.has(self.open(), delivery):
+                if self._has_same(self.open(), delivery, mark):
                     return
                 raise
             self._require(delivery)
@@ -139,6 +142,15 @@ class DeltaLog:
             next_step="try again when fewer write to the table",
         )
 
+    def _has_same(self, table: DeltaTable, delivery: Delivery, mark: str | None) -> bool:
+        """Is the delivery there? `Corrupt` if so, but of other data, as far as the log still tells."""
+        if not self.has(table, delivery):
+            return False
+        actions = self._entry_of(delivery, ENTRIES_SEARCHED) if mark is not None else []
+        found = next((action["commitInfo"].get(MARK) for action in actions if "commitInfo" in action), None)
+        check_same_delivery(delivery, mine=mark, found=found, where=self.path)
+        return True
+
     def _require(self, delivery: Delivery) -> None:
         """A commit that the log then does not show must not be made a second time."""
         if not self.has(self.open(), delivery):
@@ -150,14 +162,15 @@ class DeltaLog:
                 next_step="look at the table's history before anything is committed again",
             )
 
-    def properties(self, table: DeltaTable, delivery: Delivery) -> CommitProperties:
-        """What marks a commit as this delivery's, and makes it fail rather than land on another version."""
+    def properties(self, table: DeltaTable, delivery: Delivery, mark: str | None) -> CommitProperties:
+        """What makes a commit known as this delivery's, and makes it fail rather than land on another version."""
         from deltalake import CommitProperties, Transaction
 
         newest = max(self.newest_lineage(table, delivery) or 0, delivery.lineage)
         about = {"pipeline": delivery.pipeline, "sink": delivery.sink, "epoch": str(delivery.epoch)}
+        metadata = {f"holdfast.{name}": value for name, value in about.items()}
         return CommitProperties(
-            custom_metadata={f"holdfast.{name}": value for name, value in about.items()},
+            custom_metadata=metadata if mark is None else metadata | {MARK: mark},
             max_commit_retries=0,
             app_transactions=[
                 Transaction(f"{application(delivery)}/{delivery.lineage}", delivery.epoch),
@@ -165,7 +178,7 @@ class DeltaLog:
             ],
         )
 
-    def append(self, table: DeltaTable, adds: Sequence[AddAction], delivery: Delivery) -> None:
+    def append(self, table: DeltaTable, adds: Sequence[AddAction], delivery: Delivery, mark: str | None) -> None:
         """Commit files that lie in the table's directory; without any, only that the epoch is there."""
         with step("delta.commit", epoch=delivery.epoch, files=len(adds)), self.explained():
             table.create_write_transaction(
@@ -173,7 +186,7 @@ class DeltaLog:
                 "append",
                 table.schema(),
                 table.metadata().partition_columns,
-                commit_properties=self.properties(table, delivery),
+                commit_properties=self.properties(table, delivery, mark),
             )
 
     def sync(self) -> None:
@@ -215,18 +228,25 @@ class DeltaLog:
             sync_all({os.path.dirname(path) for path in paths})
 
     def _added_by(self, delivery: Delivery) -> list[tuple[str, int]]:
+        files = [action[kind] for action in self._entry_of(delivery) for kind in ("add", "cdc") if kind in action]
+        return [(urllib.parse.unquote(file["path"]), file["size"]) for file in files]
+
+    def _entry_of(self, delivery: Delivery, limit: int | None = None) -> list[dict[str, Any]]:
+        """The actions of this delivery's log entry, sought from the newest entry back, up to `limit` of them.
+
+        None at all if it is older, or was cleaned up.
+        """
         wanted = {"appId": f"{application(delivery)}/{delivery.lineage}", "version": delivery.epoch}
         entries = sorted((name for name in os.listdir(self._directory) if name.endswith(".json")), reverse=True)
-        for name in entries:
+        for name in entries[:limit]:
             try:
                 with open(os.path.join(self._directory, name), encoding="utf-8") as file:
                     actions: list[dict[str, Any]] = [json.loads(line) for line in file if line.strip()]
             except (FileNotFoundError, ValueError):
                 continue
-            marks = [{key: action["txn"].get(key) for key in wanted} for action in actions if "txn" in action]
-            if wanted in marks:
-                files = [action[kind] for action in actions for kind in ("add", "cdc") if kind in action]
-                return [(urllib.parse.unquote(file["path"]), file["size"]) for file in files]
+            found = [{key: action["txn"].get(key) for key in wanted} for action in actions if "txn" in action]
+            if wanted in found:
+                return actions
         return []
 
     @contextlib.contextmanager

@@ -52,6 +52,8 @@ class DeltaSink:
     same log entry as its rows, as an application transaction `holdfast/<pipeline>/<sink>/<lineage>`; on disk before
     `commit` returns. An epoch without rows makes a log entry, too.
     Does not guarantee: that nobody else writes the table. Several pipelines may, and anything else that speaks Delta.
+    But two of one name, each with a store of its own, would count the same epochs: the second to commit one gets
+    `Corrupt` and changes nothing, as long as the log entry of the first is among the newest thousand.
 
     The table is made by `prepare` if it is not there, every column nullable. Appended files stay under
     `<path>/holdfast/`; staged ones wait in `<path>/_holdfast_staging/`, where no reader and no vacuum looks. Files that
@@ -108,17 +110,17 @@ class DeltaSink:
                 refuse_ambiguous_keys(frame.sparkSession, data, self.key)
             write_file(os.path.join(self._area.path(name), LIST), msgspec.json.encode(files))
             self._area.seal(name)
-        return {"staged": name}
+        return {"staged": name, "mark": delivery.mark}
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        name = self._area.name_in(descriptor, delivery)
+        name, mark = self._area.name_in(descriptor, delivery), descriptor.get("mark")
         with disk_errors_explained(self.path, f"{delivery} is still to be committed"):
             if self.key:
-                self._log.settle(delivery, lambda table: self._merge(table, name, delivery))
+                self._log.settle(delivery, mark, lambda table: self._merge(table, name, delivery, mark))
                 if self._area.holds(delivery):  # until now nobody has said that it is durable
                     self._log.secure_data(delivery)
             else:
-                self._log.settle(delivery, lambda table: self._append(table, name, delivery))
+                self._log.settle(delivery, mark, lambda table: self._append(table, name, delivery, mark))
             self._log.sync()
             self._area.remove_leftovers(delivery)
 
@@ -141,7 +143,7 @@ class DeltaSink:
             self._area.sweep(delivery, keep)
         return Standing(committed, self._log.newest_lineage(table, delivery))
 
-    def _append(self, table: DeltaTable, name: str, delivery: Delivery) -> None:
+    def _append(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None) -> None:
         from deltalake.transaction import AddAction
 
         files = self._staged_files(name, delivery)
@@ -158,20 +160,20 @@ class DeltaSink:
             )
             for file in files
         ]
-        self._log.append(table, adds, delivery)
+        self._log.append(table, adds, delivery, mark)
 
-    def _merge(self, table: DeltaTable, name: str, delivery: Delivery) -> None:
+    def _merge(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None) -> None:
         files = self._staged_files(name, delivery)
         data = os.path.join(self._area.path(name), DATA)
         self._require_all(files, data, delivery)
         if files:
             with step("delta.merge", epoch=delivery.epoch, files=len(files)), self._log.explained():
                 paths = [os.path.join(data, file.path) for file in files]
-                merge(table, paths, self.key, self.delete, self._log.properties(table, delivery))
+                merge(table, paths, self.key, self.delete, self._log.properties(table, delivery, mark))
                 table.update_incremental()
         if not self._log.has(table, delivery):
             # A merge that changes nothing makes no log entry; the epoch needs one all the same.
-            self._log.append(table, [], delivery)
+            self._log.append(table, [], delivery, mark)
 
     def _staged_files(self, name: str, delivery: Delivery) -> list[StagedFile]:
         try:
