@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -64,8 +65,18 @@ def use_hands(replace: Callable[[Any, str, Any], None]) -> None:
     replace(postgres_loading, "_as_it_travels", lambda frame, target: frame)
 
 
-def at(epoch: int, *, lineage: int = 0, generation: int = 1, pipeline: str = "orders", sink: str = "out") -> Delivery:
-    return Delivery(pipeline, sink, lineage, epoch, generation)
+def at(
+    epoch: int,
+    *,
+    lineage: int = 0,
+    generation: int = 1,
+    pipeline: str = "orders",
+    sink: str = "out",
+    position: str | None = None,
+) -> Delivery:
+    """A delivery; with the position of its one source if that is given."""
+    positions: dict[str, str | None] = {} if position is None else {"source": position}
+    return Delivery(pipeline, sink, lineage, epoch, generation, positions)
 
 
 def stage(sink: PostgresSink, rows: Sequence[Sequence[Any]], to: Delivery, schema: StructType = SIMPLE) -> Descriptor:
@@ -86,6 +97,13 @@ def ask(dsn: str, query: str) -> list[Any]:
         cursor = connection.execute(query.encode())
         found = cursor.fetchall() if cursor.description else []
         return [row[0] if len(row) == 1 else row for row in found]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def staging_tables(dsn: str) -> list[str]:

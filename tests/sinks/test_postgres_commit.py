@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from postgres_hands import SIMPLE, ask, at, opened, stage, staging_tables
+from postgres_hands import SIMPLE, ask, at, opened, stage, staging_tables, wait_until
 from postgres_line import Line
 
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
@@ -41,13 +40,6 @@ def rows(dsn: str) -> list[Any]:
 
 def commits(dsn: str) -> list[Any]:
     return ask(dsn, "SELECT pipeline, sink, lineage, epoch, generation, target, row_count FROM holdfast_commits")
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_commit_row_says_what_was_done(dsn: str) -> None:

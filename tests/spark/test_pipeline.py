@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -472,6 +473,30 @@ class TestChanges:
         pipeline.sink("archive", FileSink(place.root / "archive"))
         with pytest.raises(Invalid, match="sink 'archive' is new"):
             place.run(pipeline)
+
+
+def test_epochs_are_told_of_though_nobody_waits_for_the_end(place: Place) -> None:
+    told: list[int] = []
+    stop = watch(lambda event: told.append(event.epoch) if isinstance(event, EpochReport) else None)
+    pipeline = place.pipeline()
+    orders = pipeline.source("orders", place.shop.orders(place.spark))
+    pipeline.sink("files", FileSink(place.out))
+    try:
+        run = pipeline.start(revenue(orders), output_mode="update", trigger={"processingTime": "0 seconds"})
+        deadline = time.monotonic() + 120
+        while not told:
+            place.shop.sell(1)
+            epochs = run.epochs
+            while run.epochs == epochs:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert run.stop(60)
+    finally:
+        stop()
+    assert told == list(range(1, told[-1] + 1))
+    newest = holdfast.open_store(place.store).load_latest()
+    assert newest is not None
+    assert newest.own.runtime["last_epoch"]["epoch"] >= 1
 
 
 def test_a_second_driver_takes_over_and_the_first_is_fenced(place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ class Attempt:
         self._stopping = StopRequest()
         self._steps = StepClock()
         self._done: dict[int, tuple[dict[str, float], bool]] = {}
+        self._reporting = threading.Lock()
         self._reported = -1
         self._summary: dict[str, Any] = {}
         self._was_refused = False
@@ -81,6 +83,7 @@ class Attempt:
     def run_batch(self, frame: DataFrame, batch_id: int) -> None:
         """What Spark calls for each batch. Returns only once every sink has the epoch."""
         self.has_come_to_a_batch = True
+        self.report()  # of the one before, if nobody waits for the end
         if self._stopping.is_made():
             # Spark has planned one batch more. It is not begun; the next start finds it planned and runs it.
             self._was_refused = True
@@ -136,12 +139,19 @@ class Attempt:
             self.query.stop()
 
     def report(self) -> None:
-        """Tell about every epoch that Spark counts as done since the last call."""
-        assert self.query is not None
-        last = self.query.lastProgress if max(self._done, default=-1) > self._reported else None
+        """Tell about every epoch that Spark counts as done since the last call, unless somebody is at it already."""
+        if self.query is None or not self._reporting.acquire(blocking=False):
+            return
+        try:
+            self._report(self.query)
+        finally:
+            self._reporting.release()
+
+    def _report(self, query: StreamingQuery) -> None:
+        last = query.lastProgress if max(list(self._done), default=-1) > self._reported else None
         if last is None or last["batchId"] <= self._reported:
             return
-        for progress in self.query.recentProgress if last["batchId"] > self._reported + 1 else [last]:
+        for progress in query.recentProgress if last["batchId"] > self._reported + 1 else [last]:
             batch_id = progress["batchId"]
             if batch_id <= self._reported or batch_id not in self._done:
                 continue
@@ -149,7 +159,8 @@ class Attempt:
             newest = self._runner.newest
             self._reported = batch_id
             self._summary = _summary(progress, self._sources)
-            self._done = {number: kept for number, kept in self._done.items() if number >= batch_id}
+            for number in [number for number in list(self._done) if number < batch_id]:
+                del self._done[number]  # in place: another thread adds to it
             tell(
                 EpochReport(
                     pipeline=self._pipeline,

@@ -93,9 +93,9 @@ class Pipeline:
     ) -> DataFrame:
         """A reference table, read by `reader(version)` at one version for the whole run.
 
-        `version` is the version to read, or a function that finds out the newest. It is recorded with every epoch. A
-        start that has to run an epoch again reads the version that this epoch was run with, and the newest one at the
-        start after that.
+        `version` is the version to read, or a function that finds out the newest, called once: to
+        see a newer one, start again. The reader gets it as text. It is recorded with every epoch. A start that has to
+        run an epoch again reads the version that this epoch was run with, and the newest one at the start after that.
         """
         self._new(name, "table", self._tables)
         pinned = pin_table(name, version, self._store, self.workdir)
@@ -106,7 +106,8 @@ class Pipeline:
         """Let an object on the driver take part in every checkpoint: `snapshot() -> bytes`, `restore(bytes)`.
 
         Returns the object. Its state of an epoch is taken after the sinks' views have seen that epoch's frame, and is
-        put back at every start.
+        put back at every start. So feed it in a view: a `FunctionSink` is called after the state was taken, and what
+        it fed would be missing after a restart.
         """
         self._new(name, "operator", self._operators)
         for method in ("snapshot", "restore"):

@@ -2,69 +2,109 @@
 
 from __future__ import annotations
 
+import msgspec
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.postgres import staging
 from holdfast.sinks.postgres.catalog import exists, home
-from holdfast.sinks.postgres.connecting import DURABLE, Connection, connected, lost, said, translated
+from holdfast.sinks.postgres.connecting import (
+    DURABLE,
+    UNLIMITED,
+    Connection,
+    connected,
+    let_go_if_silent,
+    lost,
+    said,
+    translated,
+)
 from holdfast.sinks.postgres.names import COMMITS, TableName
 from holdfast.sinks.postgres.place import Place, Ticket, decode_ticket, read_ticket
 from holdfast.sinks.postgres.statements import Staged, merge
-from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing
+from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing, check_same_delivery
 from holdfast.steps import step
 
 
-def commit(place: Place, descriptor: Descriptor, delivery: Delivery) -> None:
+def commit(place: Place, descriptor: Descriptor, delivery: Delivery, seen: int | None) -> None:
     """Commit, and if the connection breaks at the last moment, once more: the commit row tells whether it took effect,
     and whoever inserts it again waits for a transaction that is still under way.
+
+    `seen` is the newest epoch of the lineage that the caller knows to be committed: it has to be there still.
     """
     ticket = read_ticket(place, descriptor, delivery)
     try:
-        _commit_once(place, ticket, delivery)
+        _commit_once(place, ticket, delivery, seen)
     except OutcomeUnknown as unknown:
         try:
-            _commit_once(place, ticket, delivery)
+            _commit_once(place, ticket, delivery, seen)
         except Unavailable:
             raise unknown from None
 
 
-def _commit_once(place: Place, ticket: Ticket, delivery: Delivery) -> None:
+def _commit_once(place: Place, ticket: Ticket, delivery: Delivery, seen: int | None) -> None:
     repair = f"change the target so that it takes the rows, and start again: they are kept in {ticket.staging}"
     unchanged = "the target; the rows are still staged"
     with connected(place.dsn) as connection, translated("merging staged rows", place.where, unchanged, repair):
         connection.execute(DURABLE)
+        connection.execute(UNLIMITED)
+        let_go_if_silent(connection)
         with step("postgres.merge", delivery=delivery):
-            if record(connection, ticket.target, delivery, rows=ticket.rows):
+            if record(connection, ticket.target, delivery, rows=ticket.rows, mark=ticket.mark):
+                _check_not_set_back(connection, place, ticket, delivery, seen)
                 _merge(connection, ticket, delivery)
             staging.drop(connection, ticket.staging)
         with step("postgres.commit", delivery=delivery):
             _finish(connection, place, delivery)
 
 
-def record(connection: Connection, target: TableName, delivery: Delivery, *, rows: int) -> bool:
-    """Insert the delivery's commit row; False if it is there. Waits while another transaction is inserting it."""
+def record(connection: Connection, target: TableName, delivery: Delivery, *, rows: int, mark: str | None) -> bool:
+    """Insert the delivery's commit row; False if it is there. Waits while another transaction is inserting it.
+
+    `Invalid` if it is there for another table, `Corrupt` if for other data.
+    """
     commits = Identifier(target.schema or "", COMMITS)
     inserted = connection.execute(
         SQL(
-            "INSERT INTO {} (pipeline, sink, lineage, epoch, generation, target, row_count) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT (pipeline, sink, lineage, epoch) DO NOTHING"
+            "INSERT INTO {} (pipeline, sink, lineage, epoch, generation, target, row_count, mark) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (pipeline, sink, lineage, epoch) DO NOTHING"
         ).format(commits),
-        [*_name(delivery), delivery.generation, str(target), rows],
+        [*_name(delivery), delivery.generation, str(target), rows, mark],
     )
     if inserted.rowcount == 1:
         return True
-    query = SQL("SELECT target FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch = %s")
+    query = SQL("SELECT target, mark FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch = %s")
     found = connection.execute(query.format(commits), _name(delivery)).fetchone()
-    if found is not None and found[0] != str(target):
+    if found is None:
+        return False
+    if found[0] != str(target):
         raise Invalid(
             f"The epoch was committed to {found[0]}, and is now to be committed to {target}.",
             about=str(delivery),
             unchanged="both tables",
             next_step="give the sink another name: two sinks of one name in one schema cannot be told apart",
         )
+    check_same_delivery(delivery, mine=mark, found=found[1], where=str(target))
     return False
+
+
+def _check_not_set_back(
+    connection: Connection, place: Place, ticket: Ticket, delivery: Delivery, seen: int | None
+) -> None:
+    """A server that failed over, or was put back from a copy, under a driver that is at work: rows are missing."""
+    if seen is None or seen >= delivery.epoch:
+        return
+    query = SQL("SELECT FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch = %s")
+    earlier = msgspec.structs.replace(delivery, epoch=seen)
+    found = connection.execute(query.format(Identifier(ticket.schema, COMMITS)), _name(earlier)).fetchone()
+    if found is None:
+        raise Corrupt(
+            f"The server had {earlier} and does not have it any more.",
+            code="sink.set-back",
+            about=place.where,
+            unchanged="the target; the rows of this epoch are staged, and owed",
+            next_step="restore the table; or start the pipeline again, and see what it says",
+        )
 
 
 def _merge(connection: Connection, ticket: Ticket, delivery: Delivery) -> None:
@@ -118,6 +158,7 @@ def discard(place: Place, *tables: TableName) -> None:
     with connected(place.dsn) as connection, translated("dropping staged rows", place.where, "the target"):
         for table in tables:
             with step("postgres.drop", table=table):
+                let_go_if_silent(connection)
                 staging.drop(connection, table)
                 connection.commit()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 from psycopg import conninfo
+from psycopg.sql import SQL, Literal
 
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.sinks.sink import RowsRefused
@@ -34,6 +35,13 @@ NOTICED = (
     "SET LOCAL tcp_keepalives_idle = 30; SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3"
 )
 """The server notices within a minute that a client is gone without a word, and lets go of what it has locked."""
+IDLE_TIMEOUT = "60s"
+"""How long a driver may be silent within a transaction. One that is frozen answers keepalives, so that only this ends
+its session, and its successor waits for what it has locked."""
+UNLIMITED = """
+SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')"""
+"""For this transaction, no limit of the role or the database to how long it takes: an epoch that is decided has to be
+committed, and the next attempt would take as long. Servers before PostgreSQL 17 have only the first of the two."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -77,6 +85,12 @@ def connected(dsn: str) -> Iterator[Connection]:
         yield connection
     finally:
         connection.close()
+
+
+def let_go_if_silent(connection: Connection) -> None:
+    """For this transaction, the server ends the session of a driver that is frozen, or gone without a word."""
+    connection.execute(NOTICED)
+    connection.execute(SQL("SET LOCAL idle_in_transaction_session_timeout = {}").format(Literal(IDLE_TIMEOUT)))
 
 
 def for_executors(dsn: str, connection: Connection) -> str:

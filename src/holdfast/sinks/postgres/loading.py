@@ -15,7 +15,7 @@ from holdfast.sinks.postgres import staging
 from holdfast.sinks.postgres.catalog import Target, read_target
 from holdfast.sinks.postgres.checking import UNCHANGED, check_staged
 from holdfast.sinks.postgres.committing import discard
-from holdfast.sinks.postgres.connecting import connected, for_executors, translated
+from holdfast.sinks.postgres.connecting import connected, for_executors, let_go_if_silent, translated
 from holdfast.sinks.postgres.copying import OUTCOME, CopyTask, Refusal
 from holdfast.sinks.postgres.fitting import check_frame, check_target
 from holdfast.sinks.postgres.names import DELETED, TableName
@@ -42,7 +42,9 @@ def stage(place: Place, frame: DataFrame, delivery: Delivery) -> Descriptor:
         target = read_target(connection, place.table)
         if target is None:
             raise Invalid(
-                "The target is gone.", about=place.where, next_step="start the pipeline again: it is made anew"
+                "The target is gone.",
+                about=place.where,
+                next_step="restore the table, and start again; it is made anew only if nothing was committed to it",
             )
         check_target(target, frame.schema, shape)
         with step("postgres.create-staging", delivery=delivery):
@@ -62,6 +64,7 @@ def stage(place: Place, frame: DataFrame, delivery: Delivery) -> Descriptor:
             deletes=shape.delete is not None,
             winners=ranges(winners),
             rows=rows,
+            mark=delivery.mark,
         )
         staged = Staged(table, target.table, columns, ticket.key, ticket.deletes, ticket.winners)
         with (
@@ -69,6 +72,7 @@ def stage(place: Place, frame: DataFrame, delivery: Delivery) -> Descriptor:
             translated("checking the staged rows", place.where, UNCHANGED),
             step("postgres.check", delivery=delivery),
         ):
+            let_go_if_silent(connection)
             check_staged(connection, target, staged, rows)
     except BaseException:
         with contextlib.suppress(HoldfastError):

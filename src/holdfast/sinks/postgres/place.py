@@ -62,6 +62,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     deletes: bool
     winners: list[tuple[int, int]]
     rows: int
+    mark: str | None = None
+    """The delivery's, which is known only when staging."""
 
     @property
     def target(self) -> TableName:

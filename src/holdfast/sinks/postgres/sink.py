@@ -53,6 +53,7 @@ class PostgresSink:
             raise Invalid(f"Rows marked by {delete!r} delete their key: name a key, without that column.")
         self._place = Place(dsn, parse_table(table), Shape(names, delete))
         self._described = self._place.described()
+        self._seen: dict[tuple[str, str, int], int] = {}  # the newest committed epoch of a pipeline, sink and lineage
 
     def __repr__(self) -> str:
         return f"PostgresSink({self._place.where})"
@@ -65,6 +66,7 @@ class PostgresSink:
         """As the contract says, in one transaction: whatever is refused, nothing was made.
 
         It is rehearsed on no rows, and taken back: what a commit will need is permitted, or `Invalid` says what is not.
+        `Corrupt` if the table is not there and epochs were committed to it: it is not made anew.
         """
         from holdfast.sinks.postgres.preparing import prepare
 
@@ -85,10 +87,14 @@ class PostgresSink:
         """As the contract says. `OutcomeUnknown` if the connection broke at the last moment and the server cannot be
         asked what became of it: committing again settles it. `RowsRefused` if the target was changed since the rows
         were staged and does not take them any more: they are kept.
+        `Corrupt`, and they are kept as well, if the server has lost an epoch that this sink has seen there, or has
+        this one from other source positions.
         """
         from holdfast.sinks.postgres.committing import commit
 
-        commit(self._place, descriptor, delivery)
+        name = _name(delivery)
+        commit(self._place, descriptor, delivery, self._seen.get(name))
+        self._seen[name] = max(delivery.epoch, self._seen.get(name, 0))
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         """As the contract says."""
@@ -100,4 +106,12 @@ class PostgresSink:
         """As the contract says. A staging table that a dead driver's task still holds is left for the next time."""
         from holdfast.sinks.postgres.committing import recover
 
-        return recover(self._place, delivery, keep)
+        standing = recover(self._place, delivery, keep)
+        self._seen.pop(_name(delivery), None)
+        if standing.committed is not None:
+            self._seen[_name(delivery)] = standing.committed
+        return standing
+
+
+def _name(delivery: Delivery) -> tuple[str, str, int]:
+    return delivery.pipeline, delivery.sink, delivery.lineage

@@ -47,8 +47,14 @@ def create_commits(schema: str) -> Composed:
             target text NOT NULL,
             row_count bigint NOT NULL,
             committed_at timestamp with time zone NOT NULL DEFAULT now(),
+            mark text,
             PRIMARY KEY (pipeline, sink, lineage, epoch)
         )""").format(Identifier(schema, COMMITS))
+
+
+def add_mark(schema: str) -> Composed:
+    """For a table of an earlier release, which had no marks."""
+    return SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS mark text").format(Identifier(schema, COMMITS))
 
 
 def create_target(table: TableName, columns: Sequence[tuple[str, str]], key: Sequence[str]) -> Composed:

@@ -1,0 +1,64 @@
+"""A driver that freezes within a transaction: stopped by a signal, its connection open. Run as a process of its own.
+
+Its arguments are the DSN, what to do and the descriptor of what was staged, as JSON. It stops once, where it holds its
+locks; when it is let go on, it prints how that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from postgres_hands import SIMPLE, at, stage, use_hands
+
+from holdfast.errors import HoldfastError
+from holdfast.sinks.postgres import checking, connecting, preparing, staging
+from holdfast.sinks.postgres.sink import PostgresSink
+
+IDLE_TIMEOUT = "1s"
+
+
+def _freeze() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _then_freeze(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
+        _freeze()
+        return result
+
+    return wrapped
+
+
+def _merge_then_freeze(staged: Any, merge: Callable[..., Any] = checking.merge) -> Iterator[Any]:
+    yield from merge(staged)
+    _freeze()
+
+
+def run(dsn: str, work: str, descriptor: dict[str, Any]) -> None:
+    sink = PostgresSink(dsn, "out", "id")
+    if work == "prepare":
+        preparing._check_same_target = _then_freeze(preparing._check_same_target)  # type: ignore[assignment]
+        sink.prepare(SIMPLE, at(0))
+    elif work == "stage":
+        use_hands(setattr)
+        checking.merge = _merge_then_freeze  # type: ignore[assignment]
+        stage(sink, [(1, "one")], at(1))
+    else:
+        staging.drop = _then_freeze(staging.drop)  # type: ignore[assignment]
+        (sink.commit if work == "commit" else sink.rollback)(descriptor, at(1))
+
+
+if __name__ == "__main__":
+    connecting.IDLE_TIMEOUT = IDLE_TIMEOUT
+    try:
+        run(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+    except HoldfastError as error:
+        print(type(error).__name__, error)
+    else:
+        print("done")
