@@ -175,6 +175,25 @@ def test_sinks_are_asked_to_keep_what_is_owed() -> None:
     assert asked["b"].calls[0][2] == Delivery("shop", "b", 2, 7, 5)
 
 
+def test_sinks_are_asked_to_keep_what_a_damaged_checkpoint_decided(place: StoreUnderTest, made: HandMade) -> None:
+    """A start that is refused for that damage has to leave what is needed when it was repaired."""
+    captured(place, made, 2, sink_commit_statuses={"a": COMMITTED, "b": COMMITTED})
+    own = HoldfastSection(sinks={"a": {"place": "a"}, "b": {"place": "b"}})
+    store = place.open()
+    store.save_with_state(
+        manifest(3, holdfast=own, sink_commit_statuses={"a": COMMITTED, "b": PENDING}), [b"state of an operator"]
+    )
+    place.damage(place.sidecar_key(3))
+    looked = look(place.open(), made.workdir)
+    assert looked.observed.newest is not None
+    assert looked.observed.newest.checkpoint_id == 2
+    asked, named = sinks_with(a=None, b=None, new=None)
+    ask_sinks(named, looked.observed.newest, "shop", 5, looked.doubtful)
+    assert {name: sink.calls[0][1] for name, sink in asked.items()} == {"a": None, "b": {"place": "b"}, "new": None}
+    place.damage(place.manifest_key(3))
+    assert look(place.open(), made.workdir).doubtful is None
+
+
 def test_sinks_of_a_pipeline_that_never_ran() -> None:
     asked, named = sinks_with(a=None)
     ask_sinks(named, None, "shop", 1)

@@ -355,8 +355,8 @@ def _check_agreement(sinks: Mapping[str, Standing], delivered: int) -> None:
             "the query gives other rows each time it is run.",
             code="sink.ahead",
             about=f"sink {ahead[0]!r}",
-            unchanged="the store, the workdir and what readers of every sink see",
-            next_step="take that epoch out of that sink by hand, then start again",
+            unchanged="the store, the workdir and every sink",
+            next_step="restore the store from a copy, or take that epoch out of that sink by hand",
         )
 
 

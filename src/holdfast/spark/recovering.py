@@ -29,6 +29,8 @@ class Looked(msgspec.Struct, frozen=True):
 
     observed: Observed
     comparison: Comparison | None
+    doubtful: CheckpointManifest | None = None
+    """The newest checkpoint, if it can be read and not be trusted: what it has staged may be wanted yet."""
 
 
 def newest_checkpoint(store: CheckpointStore) -> tuple[CheckpointManifest | None, list[tuple[int, str]]]:
@@ -77,7 +79,14 @@ def look(store: CheckpointStore, workdir: Workdir) -> Looked:
     """Observe store and workdir; the sinks are asked once the pipeline is ours."""
     newest, skipped = newest_checkpoint(store)
     seen, comparison = look_at_workdir(workdir, store, newest)
-    return Looked(Observed(store.objects.address, newest, seen, skipped), comparison)
+    return Looked(Observed(store.objects.address, newest, seen, skipped), comparison, _doubtful(store, skipped))
+
+
+def _doubtful(store: CheckpointStore, skipped: list[tuple[int, str]]) -> CheckpointManifest | None:
+    try:
+        return store.load_by_id(max(number for number, _ in skipped)) if skipped else None
+    except HoldfastError:
+        return None
 
 
 def look_at_workdir(
@@ -120,21 +129,33 @@ def _uncovered_damage(workdir: Workdir, batch_id: int, covered: set[str]) -> str
 
 
 def ask_sinks(
-    sinks: Mapping[str, NamedSink], newest: CheckpointManifest | None, pipeline: str, generation: int
+    sinks: Mapping[str, NamedSink],
+    newest: CheckpointManifest | None,
+    pipeline: str,
+    generation: int,
+    doubtful: CheckpointManifest | None = None,
 ) -> dict[str, Standing]:
-    """What the sinks know; what earlier drivers staged and nobody will commit is removed on the way."""
+    """What the sinks know; what earlier drivers staged and nobody will commit is removed on the way.
+
+    What a damaged checkpoint has decided is spared: the plan may be to have it repaired first.
+    """
     lineage = newest.own.lineage if newest else 0
     epoch = newest.epoch if newest else 0
     standings = {}
     for name, named in sinks.items():
-        is_owed = newest is not None and newest.sink_commit_statuses.get(name, "Committed") != "Committed"
-        keep = newest.own.sinks.get(name) if newest and is_owed else None
+        owed = [found.own.sinks.get(name) for found in (newest, doubtful) if found is not None and owes(found, name)]
+        keep = owed[0] if owed else None
         try:
             with step("sink.recover", sink=name):
                 standings[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
         except HoldfastError as error:
             raise error.within(f"Sink {name!r}, asked what it has") from error
     return standings
+
+
+def owes(manifest: CheckpointManifest, sink: str) -> bool:
+    """Whether the sink has not been given this checkpoint's epoch for good."""
+    return manifest.sink_commit_statuses.get(sink, "Committed") != "Committed"
 
 
 def finish_sinks(

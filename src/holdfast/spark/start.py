@@ -145,7 +145,7 @@ def recover_and_start(checked: Checked) -> Attempt:
     checked = msgspec.structs.replace(checked, definition=definition)
     looked = look(store, workdir)
     newest = looked.observed.newest
-    standings = ask_sinks(definition.sinks, newest, name, generation)
+    standings = ask_sinks(definition.sinks, newest, name, generation, looked.doubtful)
     observed = msgspec.structs.replace(looked.observed, sinks=standings)
     plan = _plan(observed, checked)
     for sentence in plan.words():
