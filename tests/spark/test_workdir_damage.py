@@ -217,6 +217,13 @@ def test_each_file_damaged(shop: Workshop) -> None:
     damaged_one_by_one(shop, files_of(shop.workdir))
 
 
+def test_a_checksum_that_keeps_spark_from_starting(shop: Workshop) -> None:
+    """No checkpoint holds it, and the query is refused before it has begun: the next start rebuilds the workdir."""
+    flip(shop.workdir / ".metadata.crc")
+    goes_on(shop)
+    assert "Spark could not go on from it" in shop.said
+
+
 def test_one_bit_in_the_newest_commit(shop: Workshop) -> None:
     """It holds the next watermark, and no checkpoint holds it yet: raised, everything to come would be late."""
     newest = logs(shop.workdir, "commits")[-1]

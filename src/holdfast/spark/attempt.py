@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL = 0.1
+PY4J_SAYS = "An error occurred while calling"
 _LAG_UNITS = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
 
 
@@ -213,5 +214,6 @@ def _statuses(newest: Any) -> dict[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its kind if it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of what an error says; its kind if it says nothing. Py4J's says only which call it was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[1].removeprefix(": ") if lines[0].startswith(PY4J_SAYS) and len(lines) > 1 else lines[0]

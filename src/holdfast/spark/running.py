@@ -54,7 +54,11 @@ class Run:
         self._attempt = None
         if self._checked is None:
             self._checked = check(self._definition)
-        self._attempt = recover_and_start(self._checked)
+        try:
+            self._attempt = recover_and_start(self._checked)
+        except Exception as error:
+            self._note_failure(error)
+            raise
         if self._stop.is_made():
             self._attempt.ask_to_stop()
 
@@ -89,11 +93,15 @@ class Run:
         try:
             self._attempt.raise_failure()
         except Exception as error:
-            self._raise_if_fenced(error)
-            if self.may_blame_workdir(error):
-                self._definition.workdir.suspect(first_line(error))
+            self._note_failure(error)
             raise
         return True
+
+    def _note_failure(self, error: Exception) -> None:
+        """Let the next start know if the workdir may be to blame. `Fenced` if it is another driver's by now."""
+        self._raise_if_fenced(error)
+        if self.may_blame_workdir(error):
+            self._definition.workdir.suspect(first_line(error))
 
     def may_blame_workdir(self, error: Exception) -> bool:
         """Whether the next start had better rebuild the workdir.
