@@ -49,6 +49,6 @@ if ! .venv/bin/uv pip install ${quiet[@]+"${quiet[@]}"} --python .venv/bin/pytho
     "${pip[@]}" install -c constraints.txt -e '.[all,dev]'
 fi
 # From a registry that does not say whether a file has changed, uv takes PySpark anew each time, and keeps what it
-# unpacked before: 1.3 GB. This removes only what nothing refers to any more.
-.venv/bin/uv cache prune --quiet 2>/dev/null || true
+# unpacked before: 1.3 GB. This removes what nothing refers to any more, unless uv is at work elsewhere.
+UV_LOCK_TIMEOUT=1 .venv/bin/uv cache prune --quiet 2>/dev/null || true
 say "ready in $((SECONDS - started)) s: .venv/bin/holdfast"

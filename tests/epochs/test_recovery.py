@@ -248,6 +248,8 @@ def test_a_sink_that_was_set_back_stops_the_start(standing: Standing, knows: str
     found = plan(checkpoint(), workdir(5, 5), wanted(on_change="accept"), **sinks)
     assert len(found.notes) == 1
     assert "is not delivered again" in found.notes[0]
+    with pytest.raises(Corrupt, match=knows):
+        plan(checkpoint(), workdir(5, 5), wanted(on_change="accept", accepts_loss=False), **sinks)
 
 
 def test_a_sink_that_cannot_tell_is_believed() -> None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def elsewhere(epoch: int) -> Delivery:
-    """An epoch of a pipeline of the same name, whose store counts other data."""
-    return msgspec.structs.replace(delivery(epoch), positions={"orders": f'{{"logOffset":{900 + epoch}}}'})
+def elsewhere(epoch: int, generation: int = 1) -> Delivery:
+    """An epoch of a pipeline of the same name with a store of its own, which has come just as far."""
+    return msgspec.structs.replace(delivery(epoch, generation=generation), query="another")
 
 
 def committing(epoch: int) -> Delivery:
@@ -144,11 +144,14 @@ class DeltaPlace(ExactlyOnceConformance):
         assert self.version() == 1
 
     def test_pipeline_of_the_same_name_with_another_store(self) -> None:
+        staged = {epoch: self.stage(B, elsewhere(epoch, generation=3)) for epoch in (1, 2)}
         for epoch, rows in ((1, A), (2, [])):
             self.deliver(rows, delivery(epoch))
         self.bystander(2)
         for epoch in (1, 2):  # also if the other one is further
-            descriptor = self.stage(B, elsewhere(epoch))
+            descriptor = staged[epoch]
+            with pytest.raises(Corrupt, match="another pipeline of the same name"):
+                self.stage(B, elsewhere(epoch))
             for sink in (self.sink, self.open()):
                 with pytest.raises(Corrupt) as caught:
                     sink.commit(descriptor, committing(epoch))
@@ -160,19 +163,19 @@ class DeltaPlace(ExactlyOnceConformance):
         descriptor = self.stage(B, elsewhere(1))
         self.deliver(A, delivery(1))
         assert self.leftovers() == []
-        with pytest.raises(Corrupt, match="other source positions"):
+        with pytest.raises(Corrupt, match="another pipeline of the same name"):
             self.sink.commit(descriptor, committing(1))
 
     def test_another_store_of_the_same_name_commits_after_the_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
         theirs = self.stage(A, delivery(1))
-        mine = self.stage(B, msgspec.structs.replace(elsewhere(1), generation=3))
+        mine = self.stage(B, elsewhere(1, generation=3))
 
         def overtake() -> None:
             monkeypatch.undo()
             self.open().commit(theirs, delivery(1))
 
         self.before_each_commit(monkeypatch, overtake)
-        with pytest.raises(Corrupt, match="other source positions"):
+        with pytest.raises(Corrupt, match="another pipeline of the same name"):
             self.sink.commit(mine, msgspec.structs.replace(committing(1), generation=3))
         assert self.leftovers() == [mine["staged"]]
         assert self.rows() == A
@@ -187,7 +190,7 @@ class DeltaPlace(ExactlyOnceConformance):
             return really(sink, *arguments)
 
         monkeypatch.setattr(DeltaSink, "_staged_files", overtaken)
-        with pytest.raises(Corrupt, match="other source positions"):
+        with pytest.raises(Corrupt, match="another pipeline of the same name"):
             self.sink.commit(mine, committing(1))
         assert self.rows() == A
 
@@ -200,8 +203,8 @@ class DeltaPlace(ExactlyOnceConformance):
 
     def test_epochs_that_do_not_tell_what_they_were_read_from(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A descriptor of an older release, an entry of one, one that is further back than we look."""
+        older = self.stage(B, elsewhere(1, generation=3))
         self.deliver(A, delivery(1))
-        older = self.stage(B, elsewhere(1))
         del older["mark"]
         self.sink.commit(older, committing(1))
         entry = self.stage([], delivery(2))

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 FORMATS = ["parquet", "orc", "json", "csv"]
 
 
-def elsewhere(epoch: int) -> Delivery:
-    """An epoch of a pipeline of the same name, whose store counts other data."""
-    return msgspec.structs.replace(delivery(epoch), positions={"orders": f'{{"logOffset":{900 + epoch}}}'})
+def elsewhere(epoch: int, generation: int = 1) -> Delivery:
+    """An epoch of a pipeline of the same name with a store of its own, which has come just as far."""
+    return msgspec.structs.replace(delivery(epoch, generation=generation), query="another")
 
 
 def committing(epoch: int) -> Delivery:
@@ -111,9 +111,11 @@ class TestParquet(ExactlyOnceConformance):
         assert not list(self.root.rglob("part-*"))
 
     def test_pipeline_of_the_same_name_with_another_store(self) -> None:
+        descriptor = self.stage(B, elsewhere(1, generation=3))
         self.deliver(A, delivery(1))
-        descriptor = self.stage(B, elsewhere(1))
         before = everything_below(self.root)
+        with pytest.raises(Corrupt, match="another pipeline of the same name"):
+            self.stage(B, elsewhere(1))
         for sink in (self.sink, self.open()):
             with pytest.raises(Corrupt) as caught:
                 sink.commit(descriptor, committing(1))
@@ -126,13 +128,13 @@ class TestParquet(ExactlyOnceConformance):
         descriptor = self.stage(B, elsewhere(1))
         self.deliver(A, delivery(1))
         assert self.leftovers() == []
-        with pytest.raises(Corrupt, match="other source positions"):
+        with pytest.raises(Corrupt, match="another pipeline of the same name"):
             self.sink.commit(descriptor, committing(1))
         assert self.rows() == A
 
     def test_pipeline_of_the_same_name_with_no_rows(self) -> None:
         self.deliver([], delivery(1))
-        with pytest.raises(Corrupt, match="other source positions"):
+        with pytest.raises(Corrupt, match="another pipeline of the same name"):
             self.deliver([], elsewhere(1))
 
     def test_own_epoch_is_there(self) -> None:
@@ -143,8 +145,8 @@ class TestParquet(ExactlyOnceConformance):
 
     def test_epochs_that_do_not_tell_what_they_were_read_from(self) -> None:
         """A descriptor of an older release, and a file that somebody lost."""
+        older = self.stage(B, elsewhere(1, generation=3))
         self.deliver(A, delivery(1))
-        older = self.stage(B, elsewhere(1))
         del older["mark"]
         self.sink.commit(older, committing(1))
         for body in (None, b"{", b'{"pipeline":"orders","sink":"out","lineage":0,"epoch":1}'):

@@ -134,6 +134,8 @@ def test_other_data_under_the_same_number(dsn: str) -> None:
     mine, theirs = at(1, position="eu:10"), at(1, position="us:7")
     first, second = stage(europe, [(1, "eu")], mine), stage(america, [(2, "us")], theirs)
     europe.commit(first, at(1))
+    with pytest.raises(Corrupt, match="another pipeline of the same name"):
+        stage(america, [(2, "us")], theirs)
     for _ in range(2):
         with pytest.raises(Corrupt) as stopped:
             america.commit(second, at(1))

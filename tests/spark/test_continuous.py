@@ -118,8 +118,10 @@ def test_without_its_checkpoints_it_stops_or_starts_over_as_told(place: Place) -
     assert query.positions()["orders"].sequence == 3
 
 
-@pytest.mark.parametrize("lost", ["the newest checkpoint", "the index"])
-def test_with_older_checkpoints_left_it_starts_over_as_told(place: Place, lost: str) -> None:
+@pytest.mark.parametrize(
+    ("lost", "on_change"), [("the newest checkpoint", "fail"), ("the index", "fail"), ("the index", "accept")]
+)
+def test_with_older_checkpoints_left_it_starts_over_as_told(place: Place, lost: str, on_change: str) -> None:
     for _ in range(2):
         place.shop.sell(1)
         query = place.run()
@@ -138,7 +140,7 @@ def test_with_older_checkpoints_left_it_starts_over_as_told(place: Place, lost: 
         place.run()
     assert stopped.value.code == ("sink.set-back" if lost == "the index" else "sink.ahead")
     for _ in range(2):
-        query = place.run(recovery="reset")
+        query = place.run(recovery="reset", on_change=on_change)
         assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(3)
     store = holdfast.open_store(checkpoints)
     assert [found.own.lineage for number in store.list_ids() if (found := store.load_by_id(number))][-1] == 1

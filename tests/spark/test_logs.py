@@ -135,6 +135,12 @@ def test_broken_offsets(text: str) -> None:
     assert (found.value.code, found.value.about) == ("workdir.log", "offsets/7")
 
 
+@pytest.mark.parametrize("offset", ['{"at": NaN}', '{"at": -Infinity}', '{"at": "\\ud800"}', "{a=1}", "[1;2]", "x{"])
+def test_offsets_that_are_not_json(offset: str) -> None:
+    """A source prints what it likes."""
+    assert parse_offsets(f"v1\n{HEAD}\n{offset}", "offsets/7").ends == (offset,)
+
+
 BROKEN_COMMITS = {
     "empty": "",
     "only a version": "v1",

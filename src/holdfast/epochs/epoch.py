@@ -103,8 +103,12 @@ class EpochRunner:
         # Chosen before the newest checkpoint was looked for: whatever anybody decided after that look has this id.
         self._next_id = first_id
 
-    def delivery(self, sink: str, epoch: int, positions: Mapping[str, str | None] | None = None) -> Delivery:
-        return Delivery(self._pipeline, sink, self._lineage, epoch, self._generation, dict(positions or {}))
+    def delivery(self, sink: str, epoch: int, facts: EpochFacts | None = None) -> Delivery:
+        """With `facts` it also says what the epoch was read from."""
+        names = (self._pipeline, sink, self._lineage, epoch, self._generation)
+        if facts is None:
+            return Delivery(*names)
+        return Delivery(*names, dict(facts.positions), str(facts.runtime.get("query_id") or ""))
 
     def run(self, frame: DataFrame, facts: EpochFacts) -> None:
         """Deliver one epoch to every sink. Raises with every sink either untouched or about to be finished."""
@@ -153,7 +157,7 @@ class EpochRunner:
     def _stage(self, named: NamedSink, frame: DataFrame, facts: EpochFacts) -> Descriptor:
         try:
             with step("sink.stage", sink=named.name, epoch=facts.epoch):
-                return named.sink.stage(named.frame(frame), self.delivery(named.name, facts.epoch, facts.positions))
+                return named.sink.stage(named.frame(frame), self.delivery(named.name, facts.epoch, facts))
         except HoldfastError as error:
             raise _about_sink(error, named.name, facts, "nothing of this epoch is visible in any sink") from error
 
@@ -257,7 +261,7 @@ class EpochRunner:
         self.restore_operators(manifest)
 
     def _finish(self, named: NamedSink, frame: DataFrame, manifest: CheckpointManifest, facts: EpochFacts) -> None:
-        delivery = self.delivery(named.name, manifest.epoch, facts.positions)
+        delivery = self.delivery(named.name, manifest.epoch, facts)
         try:
             self.commit_sink(named.name, manifest.own.sinks[named.name], manifest.epoch)
         except StagedOutputGone:

@@ -31,6 +31,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """Whether running a batch again gives the same rows."""
     source_order: tuple[str, ...] = ()
     """The sources as Spark's log has them: by place."""
+    accepts_loss: bool = True
+    """Whether on_change="accept" goes for sinks that have lost epochs, too."""
     anew_after: int = 0
     """No checkpoint up to this one is resumed from: the pipeline begins again under a new lineage, and owes nothing."""
 
@@ -369,7 +371,7 @@ def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted:
             continue
         knows = f"epoch {standing.committed} only" if standing.committed else "no epoch"
         lost = f"Sink {name!r} itself knows of {knows}, and epoch {recorded} was committed to it"
-        if wanted.on_change != "accept":
+        if wanted.on_change != "accept" or not wanted.accepts_loss:
             raise Corrupt(
                 f"{lost}: it is not mounted, or it was emptied or set back.",
                 code="sink.set-back",

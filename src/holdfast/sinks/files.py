@@ -111,6 +111,9 @@ class FileSink:
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
         require_owner(self.path, self._owner(delivery))
+        published = os.path.join(self.path, self._directory_name(delivery))
+        # Found out now, nothing of it is owed: after the decision there would be no way back.
+        check_same_delivery(delivery, mine=delivery.mark, found=_mark_in(published), where=published)
         with disk_errors_explained(self.path, "everything that readers see"), self._area.new(delivery) as name:
             staged = self._area.path(name)
             write_rows(frame, staged, self.format, options=self.options)

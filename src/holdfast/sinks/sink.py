@@ -35,6 +35,8 @@ class Delivery(msgspec.Struct, frozen=True):
     generation: int = 0
     positions: dict[str, str | None] = {}
     """Where each source will have been read up to, as Spark's log has it. Known when staging."""
+    query: str = ""
+    """Spark's id of the query, which stays when the workdir is rebuilt, and is another in another store. Likewise."""
 
     @property
     def owner(self) -> str:
@@ -45,9 +47,9 @@ class Delivery(msgspec.Struct, frozen=True):
     @property
     def mark(self) -> str | None:
         """The same for every attempt at this delivery, and for no delivery of other data; None if that is not known."""
-        if not self.positions:
+        if not self.positions and not self.query:
             return None
-        return hashlib.sha256(msgspec.json.encode(self.positions, order="sorted")).hexdigest()[:32]
+        return hashlib.sha256(msgspec.json.encode([self.query, self.positions], order="sorted")).hexdigest()[:32]
 
     def __str__(self) -> str:
         lineage = f" of lineage {self.lineage}" if self.lineage else ""
@@ -79,8 +81,8 @@ def check_same_delivery(delivery: Delivery, *, mine: str | None, found: str | No
     if mine is None or found is None or mine == found:
         return
     raise Corrupt(
-        f"There is an {delivery} already, and it was read from other source positions: another pipeline of the same "
-        "name, with checkpoints of its own, writes here.",
+        f"There is an {delivery} already, and it is of another query or of other source positions: another pipeline "
+        "of the same name, with checkpoints of its own, writes here.",
         code="sink.other-delivery",
         about=where,
         unchanged="what is there; the rows of this epoch are still owed",

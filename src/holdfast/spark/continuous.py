@@ -42,9 +42,9 @@ class ContinuousQuery:
     `index` is an address or an opened index; `key` names the columns that identify a row, `delete` a boolean column
     that says which rows remove theirs. Checkpoints and workdir lie beside an index on disk unless they are given.
 
-    `recovery` says what to do when the query cannot resume from where the index stands, because checkpoints of its are
-    gone or damaged, or the index was set back: "strict" stops and says so, "reset" empties the index and starts over,
-    once per run.
+    `recovery` says what to do when the query cannot resume from where the index stands, because checkpoints are
+    gone, or the newest of them is damaged, or the index was set back: "strict" stops and says so, "reset" empties the
+    index and starts over, once per run.
 
     Guarantees: results and the positions of the sources change together, once per epoch. A persistent index resumes
     where it stands, also when Spark's own directory is gone. A volatile one starts over with every run, empty.
@@ -80,6 +80,7 @@ class ContinuousQuery:
             )
         self.pipeline = Pipeline(name, checkpoints=place, workdir=workdir, on_change=on_change)
         self.pipeline.sink(SINK, self._sink)
+        self.pipeline.accepts_loss = recovery == "strict"
         self._has_run = False
 
     def source(self, name: str, frame: DataFrame) -> DataFrame:
@@ -140,12 +141,13 @@ class ContinuousQuery:
         try:
             return go()
         except Corrupt as error:
-            if self._recovery != "reset" or error.code not in CANNOT_RESUME:
+            is_alone = [*self.pipeline.sinks] == [SINK]  # another sink would get everything a second time
+            if self._recovery != "reset" or error.code not in CANNOT_RESUME or not is_alone:
                 raise
             log.warning("%s starts over with an empty index: %s", self.pipeline.name, error.message)
+        self.pipeline.start_over()
         with self._sink.opened() as index:
             index.reset()
-        self.pipeline.start_over()
         return go()
 
     def _documents(self, spark: SparkSession) -> DataFrame:

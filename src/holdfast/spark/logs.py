@@ -48,7 +48,7 @@ def parse_offsets(text: str, about: str) -> PlannedBatch:
     if not offsets or not all(offsets):
         raise _torn(about, "it names no offsets")
     for line in offsets:
-        if line[0] in "{[" and _decoded(line) is None:
+        if _is_half(line):
             raise _torn(about, f"{line!r:.60} is half a document")
     return PlannedBatch(
         version,
@@ -99,6 +99,13 @@ def _flattened(value: dict[str, Any], separator: str, prefix: str = "") -> list[
         else:
             found.append((name, _text(inner)))
     return found
+
+
+def _is_half(offset: str) -> bool:
+    """Whether it begins like a document of JSON and does not end like one. What a source prints need not be JSON."""
+    if offset[0] not in "{[" or _decoded(offset) is not None:
+        return False
+    return any(offset.count(opening) != offset.count(closing) for opening, closing in ("{}", "[]"))
 
 
 def _decoded(offset: str) -> Any:

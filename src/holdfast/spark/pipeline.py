@@ -62,6 +62,8 @@ class Pipeline:
             raise Invalid(f"on_change is 'fail', 'accept' or 'reset', not {on_change!r}.", code="pipeline.on-change")
         self._on_change: OnChange = on_change
         self._anew_after = 0
+        self.accepts_loss = True
+        """Whether on_change="accept" also goes on without what a sink has lost."""
         self._options = options
         self._is_own_store = not isinstance(checkpoints, CheckpointStore)
         if isinstance(checkpoints, CheckpointStore):
@@ -200,16 +202,24 @@ class Pipeline:
             operators=dict(self._operators),
             sinks=dict(self._sinks),
             on_change=self._on_change,
+            accepts_loss=self.accepts_loss,
             anew_after=self._anew_after,
         )
 
     def start_over(self) -> None:
         """Resume from no checkpoint that is there now, but begin again under a new lineage and with an empty workdir.
 
-        For sinks whose results are made anew by that; any other would get everything a second time.
+        For sinks whose results are made anew by that; any other would get everything a second time. `Fenced` if another
+        driver has taken over.
         """
+        self._store.check_lease()
         self._anew_after = max(self._store.list_ids(), default=0)
-        self.workdir.discard()
+        self.workdir.discard(self._store.check_lease)
+
+    @property
+    def sinks(self) -> dict[str, Sink]:
+        """Every sink by its name."""
+        return {name: named.sink for name, named in self._sinks.items()}
 
     def _reopening(self) -> Reopening | None:
         """None for a store in memory, and for one that was passed in opened: its settings are not known here."""

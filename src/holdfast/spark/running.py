@@ -29,11 +29,12 @@ _WORKDIR_TROUBLE = re.compile(
     r"|[Bb]atch \d+ (?:doesn't|does not) exist|CONCURRENT_STREAM_LOG_UPDATE"
     r"|Multiple streaming queries are concurrently using"
     r"|StreamingQueryCheckpointMetadata|MISSING_METADATA|Error reading (?:delta|snapshot) file"
+    r"|Failed to read log file|MALFORMED_LOG_FILE|[Bb]atches \(.*\) don't exist"
 )
 """How Spark says that its own directory let it down."""
 
 _DAMAGED_FILE = re.compile(
-    r"CANNOT_READ_[A-Z_]*|ChecksumException|Stream is corrupted|FileNotFoundException|EOFException"
+    r"CANNOT_READ_[A-Z_]*|ChecksumException|Checksum error|Stream is corrupted|FileNotFoundException|EOFException"
 )
 """How Spark says that a file is not what it should be: one of the workdir's, or one of a source's."""
 

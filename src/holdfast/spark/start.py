@@ -54,6 +54,7 @@ class Definition(msgspec.Struct, frozen=True):
     operators: dict[str, Operator]
     sinks: dict[str, NamedSink]
     on_change: OnChange
+    accepts_loss: bool = True
     anew_after: int = 0
 
 
@@ -78,6 +79,7 @@ class Checked(msgspec.Struct, frozen=True):
             definition.on_change,
             self.query.is_deterministic,
             tuple(source.name for source in self.query.sources),
+            definition.accepts_loss,
             definition.anew_after,
         )
 

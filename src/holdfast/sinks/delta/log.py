@@ -119,7 +119,7 @@ class DeltaLog:
         for _ in range(ATTEMPTS):
             table = self.open()
             looked_at = table.version()
-            if self._has_same(table, delivery, mark):
+            if self.has_same(table, delivery, mark):
                 return
             try:
                 act(table)
@@ -129,7 +129,7 @@ class DeltaLog:
                 continue
             except (HoldfastError, OSError):
                 # Whoever commits it clears away what was staged, also from under the feet of somebody slower.
-                if self._has_same(self.open(), delivery, mark):
+                if self.has_same(self.open(), delivery, mark):
                     return
                 raise
             self._require(delivery)
@@ -142,7 +142,7 @@ class DeltaLog:
             next_step="try again when fewer write to the table",
         )
 
-    def _has_same(self, table: DeltaTable, delivery: Delivery, mark: str | None) -> bool:
+    def has_same(self, table: DeltaTable, delivery: Delivery, mark: str | None) -> bool:
         """Is the delivery there? `Corrupt` if so, but of other data, as far as the log still tells."""
         if not self.has(table, delivery):
             return False

@@ -96,6 +96,7 @@ class DeltaSink:
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
         table = self._log.open()
+        self._log.has_same(table, delivery, delivery.mark)  # or an error, before anything is decided and owed
         stored = self._stored(frame.schema)
         self._check(table, stored)
         partitioned_by = [] if self.key else table.metadata().partition_columns

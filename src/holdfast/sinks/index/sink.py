@@ -10,6 +10,8 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.objects.address import without_secrets
 from holdfast.sinks.durable import disk_errors_explained
@@ -17,7 +19,7 @@ from holdfast.sinks.index.keys import look_at_keys
 from holdfast.sinks.index.rows import encoded, problems
 from holdfast.sinks.index.sequences import epoch_of, sequence_of
 from holdfast.sinks.places import local_path
-from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing
+from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing, check_same_delivery
 from holdfast.sinks.staging import StagingArea
 from holdfast.sinks.writing import write_rows
 from holdfast.sources import Index, config_hash, open_index
@@ -163,6 +165,8 @@ class IndexSink:
             with self.opened() as index:
                 known = _newest(index)
                 self._check_not_set_back(known)
+                if known == sequence:
+                    self._check_same(index, descriptor, delivery)
                 if known is None or known < sequence:
                     files = self._staged_files(name, delivery)
                     self._make_ours(index, known, delivery)
@@ -202,6 +206,13 @@ class IndexSink:
                                 results.put(key, value)
             for source, position in positions.items():
                 index.checkpoints.stage_checkpoint(source, sequence, None if position is None else position.encode())
+
+    def _check_same(self, index: Index, descriptor: Descriptor, delivery: Delivery) -> None:
+        """As far as the positions tell: an index does not know which query they are of."""
+        there = {source: found.source_position for source, found in index.checkpoints.read_all_checkpoints().items()}
+        found = {source: None if position is None else position.decode() for source, position in there.items()}
+        marks = [msgspec.structs.replace(delivery, positions=one).mark for one in (descriptor["positions"], found)]
+        check_same_delivery(delivery, mine=marks[0], found=marks[1], where=self.address)
 
     def _make_ours(self, index: Index, known: int | None, delivery: Delivery) -> None:
         """The first epoch of a lineage begins with an empty index; the first one of all takes it."""

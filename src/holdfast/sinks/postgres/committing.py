@@ -59,9 +59,9 @@ def _commit_once(place: Place, ticket: Ticket, delivery: Delivery, seen: int | N
 
 
 def record(connection: Connection, target: TableName, delivery: Delivery, *, rows: int, mark: str | None) -> bool:
-    """Insert the delivery's commit row; False if it is there. Waits while another transaction is inserting it.
+    """Insert the delivery's commit row; False if it is there, and `check_same` has nothing against it.
 
-    `Invalid` if it is there for another table, `Corrupt` if for other data.
+    Waits while another transaction is inserting it.
     """
     commits = Identifier(target.schema or "", COMMITS)
     inserted = connection.execute(
@@ -73,10 +73,17 @@ def record(connection: Connection, target: TableName, delivery: Delivery, *, row
     )
     if inserted.rowcount == 1:
         return True
+    check_same(connection, target, delivery, mark)
+    return False
+
+
+def check_same(connection: Connection, target: TableName, delivery: Delivery, mark: str | None) -> None:
+    """If the delivery's commit row is there: `Invalid` if it is for another table, `Corrupt` if for other data."""
     query = SQL("SELECT target, mark FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch = %s")
+    commits = Identifier(target.schema or "", COMMITS)
     found = connection.execute(query.format(commits), _name(delivery)).fetchone()
     if found is None:
-        return False
+        return
     if found[0] != str(target):
         raise Invalid(
             f"The epoch was committed to {found[0]}, and is now to be committed to {target}.",
@@ -85,7 +92,6 @@ def record(connection: Connection, target: TableName, delivery: Delivery, *, row
             next_step="give the sink another name: two sinks of one name in one schema cannot be told apart",
         )
     check_same_delivery(delivery, mine=mark, found=found[1], where=str(target))
-    return False
 
 
 def _check_not_set_back(

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.sinks.postgres import staging
 from holdfast.sinks.postgres.catalog import Target, read_target
 from holdfast.sinks.postgres.checking import UNCHANGED, check_staged
-from holdfast.sinks.postgres.committing import discard
+from holdfast.sinks.postgres.committing import check_same, discard
 from holdfast.sinks.postgres.connecting import connected, for_executors, let_go_if_silent, translated
 from holdfast.sinks.postgres.copying import OUTCOME, CopyTask, Refusal
 from holdfast.sinks.postgres.fitting import check_frame, check_target
@@ -47,6 +47,7 @@ def stage(place: Place, frame: DataFrame, delivery: Delivery) -> Descriptor:
                 next_step="restore the table, and start again; it is made anew only if nothing was committed to it",
             )
         check_target(target, frame.schema, shape)
+        check_same(connection, target.table, delivery, delivery.mark)  # before anything is decided and owed
         with step("postgres.create-staging", delivery=delivery):
             table = staging.create(connection, target, columns, shape.delete is not None, delivery, uuid.uuid4().hex)
             connection.commit()
