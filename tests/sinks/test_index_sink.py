@@ -120,6 +120,17 @@ class TestSqlite(IndexPlace):
         sink.commit(sink.stage(self.frame(A), largest), largest)
         assert self.rows() == A
 
+    def test_pipeline_of_the_same_name_with_another_store(self) -> None:
+        other = msgspec.structs.replace(delivery(1, generation=3), positions={"orders": '{"logOffset":900}'})
+        descriptor = self.stage(B, other)
+        self.deliver(A, delivery(1))
+        for sink in (self.sink, self.open()):
+            with pytest.raises(Corrupt) as stopped:
+                sink.commit(descriptor, delivery(1, generation=3))
+            assert stopped.value.code == "sink.other-delivery"
+        assert self.rows() == A
+        assert self.leftovers() == [descriptor["staged"]]
+
     def test_emptied_under_a_driver_at_work(self) -> None:
         self.deliver(A, delivery(1))
         with holdfast.open_index(self.url) as index:

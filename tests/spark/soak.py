@@ -137,7 +137,7 @@ def frozen(folder: Path, providers: list[str], seed: int) -> None:
         provider = providers[number % len(providers)]
         say(f"frozen: {provider}, at the {phase} of {name}")
         with Drivers(folder / f"frozen-{number}", 12, seed=seed, provider=provider) as drivers:
-            sleeper = drivers.start(freeze_at=(name, phase, 40 if name.startswith(("file", "directory.sync")) else 7))
+            sleeper = drivers.start(freeze_at=(name, phase, 40 if name.startswith(("file", "directory.sync")) else 8))
             sleeper.wait_until_frozen()
             asleep_at = drivers.visible
             other = drivers.start()
