@@ -85,7 +85,7 @@ def check_same_delivery(delivery: Delivery, *, mine: str | None, found: str | No
         "of the same name, with checkpoints of its own, writes here.",
         code="sink.other-delivery",
         about=where,
-        unchanged="what is there; the rows of this epoch are still owed",
+        unchanged="what is there",
         next_step="stop one of the two, and give it another name or a target of its own",
     )
 
