@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.dataset
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.testing.conformance_sinks import Row
+from holdfast.sinks import Delivery
+from holdfast.testing.conformance_sinks import Row, delivery
 
 
 def rows_in_files(root: Path, format: str = "parquet") -> list[Row]:
@@ -59,3 +61,13 @@ class DiskRequests:
         """What was synced after something was renamed to this."""
         at = self.seen.index(("rename", renamed))
         return {path for what, path in self.seen[at:] if what == "sync"}
+
+
+def elsewhere(epoch: int, generation: int = 1) -> Delivery:
+    """An epoch of a pipeline of the same name with a store of its own, which has come just as far."""
+    return msgspec.structs.replace(delivery(epoch, generation=generation), query="another")
+
+
+def committing(epoch: int) -> Delivery:
+    """As a driver has it that commits, with or without having staged it."""
+    return msgspec.structs.replace(delivery(epoch, generation=2), positions={})

@@ -12,26 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
-from sink_places import DiskRequests, everything_below, rows_in_table, staged_in
+from sink_places import DiskRequests, committing, elsewhere, everything_below, rows_in_table, staged_in
 
 from holdfast.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.delta.log import DeltaLog, application
 from holdfast.sinks.delta.sink import PARQUET_SETTINGS, DeltaSink
-from holdfast.sinks.sink import Delivery, StagedOutputGone, Standing
+from holdfast.sinks.sink import StagedOutputGone, Standing
 from holdfast.testing.conformance_sinks import A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def elsewhere(epoch: int, generation: int = 1) -> Delivery:
-    """An epoch of a pipeline of the same name with a store of its own, which has come just as far."""
-    return msgspec.structs.replace(delivery(epoch, generation=generation), query="another")
-
-
-def committing(epoch: int) -> Delivery:
-    """As a driver has it that commits, with or without having staged it."""
-    return msgspec.structs.replace(delivery(epoch, generation=2), positions={})
 
 
 class DeltaPlace(ExactlyOnceConformance):

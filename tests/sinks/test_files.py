@@ -7,29 +7,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
-from sink_places import DiskRequests, everything_below, rows_in_files, staged_in
+from sink_places import DiskRequests, committing, elsewhere, everything_below, rows_in_files, staged_in
 
 from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.sinks.files import FileSink
-from holdfast.sinks.sink import Delivery, RowsRefused, Standing
+from holdfast.sinks.sink import RowsRefused, Standing
 from holdfast.testing.conformance_sinks import COLUMNS, A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ["parquet", "orc", "json", "csv"]
-
-
-def elsewhere(epoch: int, generation: int = 1) -> Delivery:
-    """An epoch of a pipeline of the same name with a store of its own, which has come just as far."""
-    return msgspec.structs.replace(delivery(epoch, generation=generation), query="another")
-
-
-def committing(epoch: int) -> Delivery:
-    """As a driver has it that commits, with or without having staged it."""
-    return msgspec.structs.replace(delivery(epoch, generation=2), positions={})
 
 
 class TestParquet(ExactlyOnceConformance):
