@@ -198,10 +198,13 @@ def test_the_same_sink_must_not_go_on_in_another_table(dsn: str, by_hand: None) 
     other.prepare(SIMPLE, at(0, lineage=1))  # after a reset: its epochs cannot be mistaken for the old ones
     with pytest.raises(Invalid, match="staged for"):
         other.commit(first, at(1))
-    forged = stage(other, [(2, "y")], at(1))
     with pytest.raises(Invalid, match=r'committed to "public"\."out"'):
-        other.commit(forged, at(1))
-    assert ask(dsn, "SELECT id FROM out") == [1]
+        stage(other, [(2, "y")], at(1))
+    forged = stage(other, [(2, "y")], at(2))
+    sink.commit(stage(sink, [(3, "z")], at(2)), at(2))
+    with pytest.raises(Invalid, match=r'committed to "public"\."out"'):
+        other.commit(forged, at(2))
+    assert ask(dsn, "SELECT id FROM out ORDER BY id") == [1, 3]
     assert ask(dsn, "SELECT id FROM other") == []
 
 
