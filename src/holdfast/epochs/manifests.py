@@ -115,3 +115,37 @@ def _operator_states(operators: Mapping[str, bytes]) -> tuple[dict[str, Operator
             chunks.append(operators[name])
             offset += len(operators[name])
     return states, chunks
+
+
+def connector_checkpoint(end: str | None, *, connector: str, epoch: int) -> ConnectorCheckpoint:
+    """One source's end offset as the manifest keeps it: a string per partition, and Spark's own text beside it.
+
+    Kafka's `{"topic": {"0": 5}}` becomes `topic-0: 5`; other JSON is flattened with dots; a bare value is `offset`.
+    """
+    metadata = {"connector": connector}
+    if end is None:
+        return ConnectorCheckpoint({}, epoch, metadata)
+    try:
+        value = msgspec.json.decode(end)
+    except (msgspec.DecodeError, RecursionError):
+        value = end  # a source may print anything
+    if value is None:
+        value = end
+    separator = "-" if connector.lower().startswith("kafka") else "."
+    offsets = dict(_flattened(value, separator)) if isinstance(value, dict) and value else {"offset": _text(value)}
+    return ConnectorCheckpoint(offsets, epoch, {**metadata, "spark_offset": end})
+
+
+def _flattened(value: dict[str, Any], separator: str, prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, inner in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(inner, dict) and inner:
+            found += _flattened(inner, separator, f"{name}{separator}")
+        else:
+            found.append((name, _text(inner)))
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

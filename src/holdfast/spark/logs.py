@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.manifest import ConnectorCheckpoint
 
 OFFSET_VERSIONS = {"v1": 1, "v2": 2}
 COMMIT_VERSIONS = {"v1": 1, "v2": 2, "v3": 3}
@@ -74,33 +73,6 @@ def parse_query_id(text: str, about: str) -> str:
     return found
 
 
-def connector_checkpoint(end: str | None, *, connector: str, epoch: int) -> ConnectorCheckpoint:
-    """One source's end offset as the manifest keeps it: a string per partition, and Spark's own text beside it.
-
-    Kafka's `{"topic": {"0": 5}}` becomes `topic-0: 5`; other JSON is flattened with dots; a bare value is `offset`.
-    """
-    metadata = {"connector": connector}
-    if end is None:
-        return ConnectorCheckpoint({}, epoch, metadata)
-    value = _decoded(end)
-    if value is None:
-        value = end  # a source may print what it likes
-    separator = "-" if connector.lower().startswith("kafka") else "."
-    offsets = dict(_flattened(value, separator)) if isinstance(value, dict) and value else {"offset": _text(value)}
-    return ConnectorCheckpoint(offsets, epoch, {**metadata, "spark_offset": end})
-
-
-def _flattened(value: dict[str, Any], separator: str, prefix: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for key, inner in value.items():
-        name = f"{prefix}{key}"
-        if isinstance(inner, dict) and inner:
-            found += _flattened(inner, separator, f"{name}{separator}")
-        else:
-            found.append((name, _text(inner)))
-    return found
-
-
 def _is_half(offset: str) -> bool:
     """Whether it begins like a document of JSON and does not end like one. What a source prints need not be JSON."""
     if offset[0] not in "{[" or _decoded(offset) is not None:
@@ -113,10 +85,6 @@ def _decoded(offset: str) -> Any:
         return msgspec.json.decode(offset)
     except (msgspec.DecodeError, RecursionError):
         return None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _versioned(text: str, known: dict[str, int], about: str) -> tuple[int, list[str]]:

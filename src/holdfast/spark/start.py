@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.checkpoints import CheckpointStore
 from holdfast.epochs.epoch import EpochRunner, NamedSink, Operator
-from holdfast.epochs.manifests import EpochFacts, with_statuses
+from holdfast.epochs.manifests import EpochFacts, connector_checkpoint, with_statuses
 from holdfast.epochs.recovery import Observed, OnChange, Plan, Wanted, check_start, owing, plan_recovery
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
 from holdfast.manifest import CheckpointManifest, InFlightRecord, SinkCommitStatus
@@ -20,7 +20,6 @@ from holdfast.spark.attempt import Attempt, WorkdirCapturing, first_line
 from holdfast.spark.capture import Capture
 from holdfast.spark.entrance import enter
 from holdfast.spark.frames import SparkFrames
-from holdfast.spark.logs import connector_checkpoint
 from holdfast.spark.packing import Reopening, is_one_process, packing_for
 from holdfast.spark.query import Query, describe_query, stable_hash
 from holdfast.spark.recovering import ask_sinks, finish_sinks, look, look_at_workdir, ready_workdir
