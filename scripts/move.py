@@ -2,8 +2,8 @@
 
     python scripts/move.py MAPPING
 
-MAPPING has one move a line: `old.module new.module`, or `tests/old/file.py tests/new/file.py` for files that nobody imports
-by a dotted name. Run it on a branch before rebasing it onto a tree that has moved. Logger names are an interface and stay.
+MAPPING has one move a line: `old.module new.module`, or `tests/old/file.py tests/new/file.py` for a file that has no
+dotted name. Run it on a branch before rebasing it onto a tree that has moved. Logger names are an interface: they stay.
 """
 
 from __future__ import annotations
