@@ -16,9 +16,9 @@ from typing import Any
 
 import holdfast
 from bench.measure import Row
+from holdfast.base.steps import observe
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
-from holdfast.steps import observe
 
 WARM_UP = 4
 KEYS = 20_000

@@ -69,7 +69,7 @@ def drive(folder: Path, *, die_in_epoch: int) -> int:
     """A driver of its own process: run the pipeline, and die where we are told to."""
     from revenue import local_session, run
 
-    from holdfast import steps
+    from holdfast.base import steps
     from holdfast.spark import EpochReport, watch
 
     committed: list[str] = []

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.decoding import converted
+from holdfast.base.codec import converted
 from holdfast.errors import Corrupt
 
 FORMAT_VERSION = 1

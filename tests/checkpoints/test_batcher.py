@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import steps
+from holdfast.base import steps
 from holdfast.checkpoints import batcher as module
 from holdfast.checkpoints import lcb1
 from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, batch_key, read_batch

@@ -262,7 +262,7 @@ def test_6_sidecar_in_flight_is_left_alone_and_an_old_one_goes(local: LocalPlace
 
 
 def test_6_save_in_flight_survives_a_clean_up_at_every_step(local: LocalPlace) -> None:
-    from holdfast import steps
+    from holdfast.base import steps
 
     swept: list[str] = []
 

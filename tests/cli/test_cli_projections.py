@@ -18,7 +18,7 @@ import click
 import pytest
 from cli_running import at_terminal, in_child, tree
 
-from holdfast import steps
+from holdfast.base import steps
 from holdfast.cli import projections, projections_rebuild, projections_reset
 from holdfast.errors import Fenced, Unavailable
 from holdfast.projections import (

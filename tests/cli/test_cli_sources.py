@@ -18,7 +18,7 @@ import pytest
 from cli_running import at_terminal, in_child
 
 import holdfast
-from holdfast import steps
+from holdfast.base import steps
 from holdfast.cli import sources, sources_clear
 from holdfast.cli.sources_index import address_of
 from holdfast.cli.sources_positions import as_json, cut, words

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import CheckpointManifest, CheckpointStore, ConnectorCheckpoint, SinkCommitStatus
+from holdfast.base.steps import observe
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.epochs.epoch import EpochRunner
 from holdfast.epochs.manifests import INLINE_STATE, Holding, with_statuses
@@ -23,7 +24,6 @@ from holdfast.objects import LocalObjects, open_objects
 from holdfast.objects.disk import PosixDisk
 from holdfast.sinks import RowsRefused, StagedOutputGone
 from holdfast.spark.recovering import ask_sinks, finish_sinks
-from holdfast.steps import observe
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 from places import MemoryPlace
 

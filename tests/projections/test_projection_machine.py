@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from projection_places import PLACES, Place
 from projection_works import check
 
+from holdfast.base.steps import Phase, observe
 from holdfast.errors import Conflict
 from holdfast.projections import Append, Event, OnError, ProjectionRunner, View, open_projections, rebuilding
-from holdfast.steps import Phase, observe
 from holdfast.testing.conformance_projections_subject import Turnover, paid
 
 STREAMS = st.sampled_from(["a", "a/b", "b", "\0"])

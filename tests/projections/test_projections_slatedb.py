@@ -14,9 +14,9 @@ from projection_places import PLACES
 from projection_works import MILESTONES, check, open_at
 from slatedb.uniffi import DbBuilder, KeyRange, ObjectStore
 
+from holdfast.base.steps import observe
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, open_projections, rebuilding, slatedb
-from holdfast.steps import observe
 from holdfast.testing.conformance_projections_subject import Turnover, contents, fresh_fold, paid
 from holdfast.testing.crash import CrashRing
 from holdfast.testing.faults import FaultyProxy, Status

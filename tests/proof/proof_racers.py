@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from proof_works import Address, manifest, noise
 
+from holdfast.base.steps import observe
 from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid
 from holdfast.manifest import CheckpointManifest, ConnectorCheckpoint
-from holdfast.steps import observe
 
 MODES = ("with-state", "plain", "ahead", "same-state")
 Meet = Callable[[], object]

@@ -14,9 +14,9 @@ import pytest
 from proof_checks import check
 from proof_works import Address, manifest, sidecar, states
 
+from holdfast.base.steps import observe
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, CleaningPlan
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Unavailable
-from holdfast.steps import observe
 from holdfast.testing.servers import S3Server
 
 HOUR = 3600.0

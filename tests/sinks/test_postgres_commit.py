@@ -16,6 +16,7 @@ import pytest
 from postgres_hands import SIMPLE, ask, at, opened, stage, staging_tables, wait_until
 from postgres_line import Line
 
+from holdfast.base.steps import observe
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.postgres import loading as postgres_loading
 from holdfast.sinks.postgres import staging as postgres_staging
@@ -24,7 +25,6 @@ from holdfast.sinks.postgres.names import TableName
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.postgres.statements import copy_into
 from holdfast.sinks.sink import RowsRefused, StagedOutputGone, Standing
-from holdfast.steps import observe
 from holdfast.testing.crash import CrashRing
 from holdfast.testing.postgres import PostgresServer
 

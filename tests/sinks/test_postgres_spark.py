@@ -18,11 +18,11 @@ import pyarrow as pa
 import pytest
 from postgres_hands import ask, at, opened, staging_tables
 
+from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.sinks.postgres import loading as postgres_loading
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import RowsRefused
-from holdfast.steps import observe
 from holdfast.testing.postgres import PASSWORD, PostgresServer
 from sparks import configured
 

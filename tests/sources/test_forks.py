@@ -15,8 +15,9 @@ import pytest
 from index_places import PLACES
 from index_works import open_at, session, snapshot
 
+from holdfast.base import forks
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.sources import Index, forks, open_index, sessions
+from holdfast.sources import Index, open_index, sessions
 
 PERSISTENT = [name for name, place in PLACES.items() if place.abilities.persistent]
 

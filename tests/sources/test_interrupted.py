@@ -14,9 +14,9 @@ import pytest
 from index_places import PLACES
 from index_works import open_at, session, small_chunks, snapshot
 
+from holdfast.base.steps import Phase, observe
 from holdfast.errors import Invalid
 from holdfast.sources import Index, memory, resetting, sessions
-from holdfast.steps import Phase, observe
 
 SIZE = 20
 

@@ -8,10 +8,10 @@ import pytest
 from index_places import PLACES
 
 import holdfast
+from holdfast.base.steps import Phase, observe
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.sources import SourceCheckpoint, records
 from holdfast.sources.opening import open_backend
-from holdfast.steps import Phase, observe
 
 
 @pytest.fixture(params=[name for name, place in PLACES.items() if place.abilities.persistent])

@@ -23,7 +23,7 @@ from orders import (
 )
 from together import ALL_HELD, Member
 
-from holdfast.steps import Phase
+from holdfast.base.steps import Phase
 from holdfast.testing.crash import Event, Moment, kill_at
 
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ from typing import Any
 from ledgers import LETTERS, Ledger, opened
 from works import Session
 
+from holdfast.base.steps import observe, step
 from holdfast.spark import ProjectionRunner
-from holdfast.steps import observe, step
 from holdfast.testing.crash import Acknowledge, Event, Moment
 
 ALL_HELD = Moment(Event("everybody.held", "begin"))

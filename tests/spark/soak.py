@@ -32,8 +32,8 @@ from test_workdir_damage import KINDS, goes_on  # noqa: E402
 from works import PROVIDERS  # noqa: E402
 from workshop import Workshop  # noqa: E402
 
+from holdfast.base.steps import Phase  # noqa: E402
 from holdfast.errors import Invalid  # noqa: E402
-from holdfast.steps import Phase  # noqa: E402
 from sparks import QUICK_START, make_session  # noqa: E402
 
 PHASES: tuple[Phase, Phase] = ("begin", "end")

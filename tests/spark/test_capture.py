@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive
 
 from holdfast import CheckpointManifest, CheckpointStore
+from holdfast.base.steps import observe
 from holdfast.checkpoints import CheckpointBatcher, read_batch
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.manifest import BatchObject, HoldfastSection
@@ -31,7 +32,6 @@ from holdfast.spark.needed import needed_files
 from holdfast.spark.packing import pack_on_driver
 from holdfast.spark.rebuild import compare, rebuild
 from holdfast.spark.workdir import MARKER, Workdir
-from holdfast.steps import observe
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 from places import MemoryPlace
 

@@ -16,7 +16,7 @@ import pytest
 from chains import ALL, DECIDED, STAGED, Fleet, Kind, moments
 from orders import INDEX_NAMED
 
-from holdfast.steps import Phase
+from holdfast.base.steps import Phase
 from holdfast.testing.crash import Event, Moment
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.valkey import ValkeyServer

@@ -15,6 +15,7 @@ import projection_lives
 import pytest
 from ledgers import LETTERS, ByAmount, InTables, Ledger, Sums, copied, fill, in_process, kept, opened
 
+from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.projections import Event, OnError, Projection, ProjectionStore, View, keys, open_projections, standing
 from holdfast.projections import ProjectionRunner as InProcess
@@ -23,7 +24,6 @@ from holdfast.spark import ProjectionRunner
 from holdfast.spark.projection_batches import in_groups
 from holdfast.spark.projection_parts import Merged, Part, Span
 from holdfast.spark.projection_view import GroupView
-from holdfast.steps import observe
 from holdfast.testing.conformance_projections_subject import CountedBackend, paid
 from holdfast.testing.crash import kill_at
 from sparks import ATTEMPTS

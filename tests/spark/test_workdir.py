@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from workdir_files import OWNER, QUERY_ID, HandMade, commit_log, offset_log
 
+from holdfast.base.steps import observe
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.spark.workdir import MARKER, Belonging, Logs, Workdir
-from holdfast.steps import observe
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from works import PIPELINES, PROVIDERS, RESTLESS, Session
 
+from holdfast.base.steps import observe, step
 from holdfast.spark import EpochReport, watch
-from holdfast.steps import observe, step
 from holdfast.testing.crash import Acknowledge, Event, Moment
 
 ALL_HELD = Moment(Event("everybody.held", "begin"))

@@ -12,9 +12,9 @@ from typing import Any
 
 from orders import BEGIN, INDEX_NAMED, LATE_AFTER, SCHEMA
 
+from holdfast.base.steps import observe
 from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, packing, watch
-from holdfast.steps import observe
 from holdfast.testing.crash import Acknowledge
 from sparks import FILE_MANAGERS, QUICK_START, java_options, make_session
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from holdfast.steps import step
+from holdfast.base.steps import step
 from holdfast.testing.crash import Acknowledge
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.checkpoints import lcb1
 from holdfast.checkpoints.layout import batch_key
 from holdfast.errors import Conflict, Invalid
@@ -22,7 +23,6 @@ from holdfast.manifest import MAX_U64, BatchObject
 from holdfast.objects import Objects, open_objects
 from holdfast.objects.keys import check_key, check_prefix
 from holdfast.objects.medium import Bytes, Chunks
-from holdfast.steps import step
 
 DEFAULT_FLUSH_THRESHOLD = 8 * 1024 * 1024
 READ_LIMIT = 2 * 1024**3

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.checkpoints.arguments import check_seconds
 from holdfast.checkpoints.catalog import Catalog, in_parallel
 from holdfast.checkpoints.layout import BATCH
@@ -23,7 +24,6 @@ from holdfast.checkpoints.validation import Validator
 from holdfast.errors import Corrupt
 from holdfast.manifest import CheckpointManifest
 from holdfast.objects.medium import ObjectInfo
-from holdfast.steps import step
 
 log = logging.getLogger("holdfast.checkpoints")
 DELETE_AT_ONCE = 500

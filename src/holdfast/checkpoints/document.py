@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from holdfast.decoding import converted, json_decoder
+from holdfast.base.codec import converted, json_decoder
 from holdfast.errors import Corrupt, Invalid
 from holdfast.manifest import MAX_U64, UNKNOWN_KEY, CheckpointManifest
 

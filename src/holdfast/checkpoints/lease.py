@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.decoding import json_decoder
+from holdfast.base.codec import json_decoder
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, NotFound, Unavailable
 from holdfast.objects.medium import Objects
-from holdfast.steps import step
 
 FOLDER = "lease/"
 KEPT_GENERATIONS = 8

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from holdfast.base.steps import step
 from holdfast.checkpoints.catalog import MAX_POINTER_BYTES, Catalog
 from holdfast.errors import HoldfastError
-from holdfast.steps import step
 
 log = logging.getLogger("holdfast.checkpoints")
 

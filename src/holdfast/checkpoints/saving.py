@@ -6,13 +6,13 @@ from collections.abc import Callable, Set
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.checkpoints import document
 from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.layout import is_batch_key
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound
 from holdfast.manifest import CheckpointManifest, SidecarObject
 from holdfast.objects.medium import Objects
-from holdfast.steps import step
 
 
 def check_savable(manifest: CheckpointManifest) -> None:

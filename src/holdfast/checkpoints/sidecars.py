@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.errors import Conflict, Corrupt, Fenced
 from holdfast.manifest import SidecarObject
 from holdfast.objects.medium import Bytes
-from holdfast.steps import step
 
 REMEMBERED = 16
 

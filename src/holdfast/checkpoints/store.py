@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from holdfast.base.steps import step
 from holdfast.checkpoints import document, pointer, statesum
 from holdfast.checkpoints.arguments import (
     as_chunks,
@@ -33,7 +34,6 @@ from holdfast.checkpoints.validation import Progress, ValidationResult, Validato
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
 from holdfast.manifest import MAX_U64, CheckpointManifest, SidecarObject
 from holdfast.objects.medium import Bytes, Objects
-from holdfast.steps import step
 
 log = logging.getLogger("holdfast.checkpoints")
 LEASE_IS_FRESH_FOR = 1.0

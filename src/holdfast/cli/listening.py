@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast import steps
+from holdfast.base import steps
 from holdfast.cli.following import DOING
 from holdfast.cli.screens import Screen
 from holdfast.spark import Notice, watch

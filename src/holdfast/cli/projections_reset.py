@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import steps
+from holdfast.base import steps
 from holdfast.cli import wording
 from holdfast.cli.asking import NOT_AGREED, agreed
 from holdfast.cli.output import Cell, Output

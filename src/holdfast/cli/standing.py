@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.base.codec import converted
 from holdfast.checkpoints.lease import LeaseRecord, current
 from holdfast.cli.reading import Opened, look_at, stored_size
-from holdfast.decoding import converted
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.manifest import CheckpointManifest
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.epochs.decisions import Fresh, Replay, what_to_do
 from holdfast.epochs.manifests import EpochFacts, Holding, epoch_manifest, with_statuses
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid
 from holdfast.manifest import CheckpointManifest, SinkCommitStatus, SinkStatus
 from holdfast.sinks import EXACTLY_ONCE, Delivery, Descriptor, Sink, StagedOutputGone
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

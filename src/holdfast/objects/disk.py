@@ -15,11 +15,11 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.errors import Unavailable
 from holdfast.objects.keys import is_temporary
 from holdfast.objects.medium import Chunks
 from holdfast.objects.reaper import freed_aside
-from holdfast.steps import step
 
 PIECE = 1 << 20
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
 from holdfast.projections import astray, cursors, keys, records, standing
 from holdfast.projections.backend import Backend, Change, Transaction
@@ -16,7 +17,6 @@ from holdfast.projections.log import EventLog
 from holdfast.projections.projection import Handles, streams_of
 from holdfast.projections.standing import DeadLetter, Standing, Track
 from holdfast.projections.view import StoredView
-from holdfast.steps import step
 
 NOT_THE_EVENTS_FAULT = (Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable)
 """Raised by the store beneath the handler: no policy for events applies to them."""

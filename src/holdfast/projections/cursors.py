@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.projections import keys, records, standing
 from holdfast.projections.arguments import refused
 from holdfast.projections.backend import Backend, Change, Reading
 from holdfast.projections.checkpoint import GlobalProjectionCheckpoint, checked
 from holdfast.projections.standing import Track
-from holdfast.steps import step
 
 
 class Cursors:

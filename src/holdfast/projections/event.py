@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.decoding import json_decoder
+from holdfast.base.codec import json_decoder
 from holdfast.errors import Invalid
 from holdfast.projections.arguments import (
     BUFFERS,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.projections import keys, records, standing
 from holdfast.projections.backend import Transaction
 from holdfast.projections.standing import Lease, Track
 from holdfast.projections.store import ProjectionStore
-from holdfast.steps import step
 
 
 class Hold:

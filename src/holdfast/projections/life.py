@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid
 from holdfast.projections import cursors, keys, rebuilding, records, standing, status
 from holdfast.projections.backend import Change, Transaction
@@ -16,7 +17,6 @@ from holdfast.projections.projection import Handles, check_version
 from holdfast.projections.standing import DeadLetter, Standing, Track
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import StoredView
-from holdfast.steps import step
 
 MOST_CONFLICTS = 100
 

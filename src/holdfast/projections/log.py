@@ -7,12 +7,12 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt
 from holdfast.projections import keys, records
 from holdfast.projections.arguments import MAX_STREAM_BYTES, check_number, check_stream, check_text, refused
 from holdfast.projections.backend import Backend, Change, Reading
 from holdfast.projections.event import Event, NewEvent, Prepared, prepared
-from holdfast.steps import step
 
 Expected = int | Literal["any", "none"]
 """The version that a stream must have: any, none yet, or exactly this many events."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.errors import Fenced
 from holdfast.projections import cursors, keys, records, standing
 from holdfast.projections.backend import Backend, Change, Space, Transaction
@@ -11,7 +12,6 @@ from holdfast.projections.leases import Hold
 from holdfast.projections.standing import Standing, Track
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import table_prefix
-from holdfast.steps import step
 
 CHUNK = 10_000
 """Keys removed in one commit: writers need not wait long for a sweep."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import google_crc32c
 import msgspec
 
-from holdfast.decoding import msgpack_decoder
+from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Corrupt, Invalid
 
 VERSION = 1

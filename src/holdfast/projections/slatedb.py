@@ -24,12 +24,12 @@ from slatedb.uniffi import (
     WriteBatch,
 )
 
+from holdfast.base.steps import step
 from holdfast.projections import slatedb_errors
 from holdfast.projections.backend import Change, Row, Space
 from holdfast.projections.bridge import wait_for
 from holdfast.projections.keys import PREFIXES, end_of
 from holdfast.projections.pending import Pending, closed, nested, no_sql
-from holdfast.steps import step
 
 PATIENCE = 60.0
 """Seconds for one answer of the object storage, SlateDB's own retries included."""

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.base.steps import step
 from holdfast.errors import Invalid
 from holdfast.projections.backend import SPACES, Change, Row, Space
 from holdfast.projections.pending import Pending, closed, nested
@@ -26,7 +27,6 @@ from holdfast.projections.records import newer
 from holdfast.sources.ownership import make_directories, sync_directory
 from holdfast.sources.sqlite_connections import Connections
 from holdfast.sources.sqlite_errors import OF_A_STORE, is_busy, is_of_the_medium, may_have_happened
-from holdfast.steps import step
 
 APPLICATION_ID = 0x48664573  # "HfEs", in the file's header: told from other people's databases
 SCHEMA = 1

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
 
+from holdfast.base.steps import step
 from holdfast.errors import Corrupt
 from holdfast.projections import keys, records, standing, status
 from holdfast.projections.arguments import check_number
@@ -21,7 +22,6 @@ from holdfast.projections.readmodel import ReadModel
 from holdfast.projections.standing import DeadLetter
 from holdfast.projections.status import Lag, ProjectionStatus
 from holdfast.projections.waiting import wait_until
-from holdfast.steps import step
 
 FORMAT = 1
 _S = TypeVar("_S")

@@ -13,13 +13,13 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.base.stopping import StopRequest
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, Unavailable
 from holdfast.projections import leases
 from holdfast.projections.arguments import refused
 from holdfast.projections.leases import Hold
 from holdfast.projections.projection import Handles, check_projection
 from holdfast.projections.runner import ProjectionRunner
-from holdfast.stopping import StopRequest
 
 log = logging.getLogger("holdfast.projections")
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.decoding import json_decoder
+from holdfast.base.codec import json_decoder
+from holdfast.base.steps import step
 from holdfast.errors import Invalid
 from holdfast.sinks.durable import disk_errors_explained, sync, write_file
 from holdfast.sinks.ownership import Owner, claim, is_owned, require_owner
@@ -26,7 +27,6 @@ from holdfast.sinks.sink import (
 )
 from holdfast.sinks.staging import StagingArea
 from holdfast.sinks.writing import essence, write_rows
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,10 +6,10 @@ import os
 
 import msgspec
 
-from holdfast.decoding import json_decoder
+from holdfast.base.codec import json_decoder
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid, NotFound, Unavailable
 from holdfast.objects.local import LocalObjects
-from holdfast.steps import step
 
 OWNER_FILE = "_holdfast.json"
 OWNER_LIMIT = 1 << 16

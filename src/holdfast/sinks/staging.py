@@ -15,10 +15,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.errors import Invalid
 from holdfast.sinks.durable import sync, sync_tree
 from holdfast.sinks.sink import Delivery, Descriptor
-from holdfast.steps import step
 
 REMOVING = "_removing-"
 _NAME = re.compile(

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.sinks.sink import RowsRefused
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

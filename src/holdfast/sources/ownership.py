@@ -7,9 +7,9 @@ import fcntl
 import os
 import socket
 
+from holdfast.base import forks
 from holdfast.errors import Conflict, Unavailable
 from holdfast.objects.disk import PosixDisk
-from holdfast.sources import forks
 
 _disk = PosixDisk()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from holdfast.base import forks
 from holdfast.errors import HoldfastError
-from holdfast.sources import forks
 from holdfast.sources.backend import Changes
 from holdfast.sources.pending import Pending
 from holdfast.sources.postgres_commit import Writer

@@ -15,6 +15,7 @@ import psycopg
 from psycopg.errors import LockNotAvailable
 from psycopg.pq import TransactionStatus
 
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.sources import postgres_tables as tables
 from holdfast.sources.pending import Pending
@@ -22,7 +23,6 @@ from holdfast.sources.postgres_arrays import ByteaArray
 from holdfast.sources.postgres_reading import cut_off
 from holdfast.sources.postgres_server import Connection, PostgresAddress, connect, lost, said
 from holdfast.sources.tokens import KEPT, Finding, judge, new_token, not_applied, refusal, unknown
-from holdfast.steps import step
 
 _PAUSE = 0.05
 _OPEN = """

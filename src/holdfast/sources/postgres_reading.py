@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.sources import forks
+from holdfast.base import forks
 from holdfast.sources.backend import Space
 from holdfast.sources.postgres_server import Connection, PostgresAddress, connect, explained, lost, translated
 from holdfast.sources.postgres_tables import SPACES

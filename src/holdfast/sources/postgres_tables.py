@@ -5,10 +5,10 @@ One table for each space, shared by all indexes: a role is granted them once, an
 
 from __future__ import annotations
 
+from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sources.backend import Space
 from holdfast.sources.postgres_server import Connection
-from holdfast.steps import step
 
 LAYOUT = 1
 _LOCK = 0x686F6C6466617374  # "holdfast", for the advisory lock under which the tables are made

@@ -19,7 +19,7 @@ import struct
 import google_crc32c
 import msgspec
 
-from holdfast.decoding import msgpack_decoder
+from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sources.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.sources.gap import Gap

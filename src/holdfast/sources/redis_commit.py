@@ -10,6 +10,7 @@ from typing import Any
 
 import redis
 
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError
 from holdfast.sources.pending import Pending
 from holdfast.sources.redis_line import Broken, Command, Line, text_of
@@ -24,7 +25,6 @@ from holdfast.sources.tokens import (
     refusal,
     unknown,
 )
-from holdfast.steps import step
 
 _PAUSE = 0.05
 _OPENING_TRIES = 100

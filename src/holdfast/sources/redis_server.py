@@ -11,8 +11,8 @@ from typing import Any
 import redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 
+from holdfast.base import forks
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.sources import forks
 from holdfast.sources.redis_address import RedisAddress
 from holdfast.sources.redis_durability import SYNC_TIMEOUT_MS, Keeping, find_out, not_kept
 from holdfast.sources.redis_layout import Layout

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 from rocksdict import WriteBatch, WriteOptions
 
+from holdfast.base import forks
+from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.sources import forks
 from holdfast.sources.backend import Changes, Space
 from holdfast.sources.pending import LIMIT, too_large
 from holdfast.sources.rocksdb_directory import Claim, address_of
 from holdfast.sources.rocksdb_reading import SPACES, Database, explained, shown
 from holdfast.sources.tokens import new_token
-from holdfast.steps import step
 
 _TOKEN = b"t"
 

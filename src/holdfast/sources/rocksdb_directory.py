@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from urllib.parse import quote
 
+from holdfast.base.steps import step
 from holdfast.errors import Invalid, Unavailable
 from holdfast.objects.disk import PosixDisk
 from holdfast.sources.ownership import FileLock, make_directories
-from holdfast.steps import step
 
 MARK = "HOLDFAST-INDEX"
 LOCK = "HOLDFAST-LOCK"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter, ReadOptions
 
+from holdfast.base import forks
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
-from holdfast.sources import forks
 from holdfast.sources.backend import Space
 from holdfast.sources.prefixes import end_of
 from holdfast.sources.rocksdb_directory import address_of

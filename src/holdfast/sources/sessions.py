@@ -15,10 +15,10 @@ from itertools import islice
 from threading import get_ident
 from typing import TypeVar
 
+from holdfast.base import forks
+from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.sources import forks
 from holdfast.sources.backend import Backend, Changes, Space
-from holdfast.steps import step
 
 HELD_CHANGES = 4096
 HELD_BYTES = 4 << 20

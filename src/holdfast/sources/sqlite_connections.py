@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 
-from holdfast.sources import forks
+from holdfast.base import forks
 
 _IDLE_READERS = 4
 

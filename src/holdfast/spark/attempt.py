@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.stopping import StopRequest
 from holdfast.epochs.epoch import EpochRunner
 from holdfast.epochs.manifests import EpochFacts, Holding
 from holdfast.spark.capture import Capture, Captured
 from holdfast.spark.reports import EpochReport, StepClock, tell
 from holdfast.spark.workdir import Workdir
-from holdfast.stopping import StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,13 +12,13 @@ from functools import partial
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.manifest import BatchObject
 from holdfast.spark.needed import is_final, needed_files, newest_versions
 from holdfast.spark.packing import Packing, pack_on_driver
 from holdfast.spark.workdir import Workdir
-from holdfast.steps import step
 
 REPACKED_AT_LEAST = 64 << 10
 """So many bytes may always be written again, to let go of objects that are kept for little."""

@@ -18,9 +18,9 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.base.steps import step
 from holdfast.errors import Unavailable
 from holdfast.spark.workdir import Workdir
-from holdfast.steps import step
 
 _NUMBERED = re.compile(r"\.spark-(\d+)-[0-9a-f]+\Z")
 

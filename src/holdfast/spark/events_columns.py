@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.decoding import msgpack_decoder
+from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Invalid
 from holdfast.projections import records
 from holdfast.projections.backend import Row

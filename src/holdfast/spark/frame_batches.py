@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.projections import astray, cursors, keys
 from holdfast.projections.arguments import check_key, check_value
@@ -19,7 +20,6 @@ from holdfast.sinks.index.rows import encoded
 from holdfast.spark.events import read_events
 from holdfast.spark.frame_projection import FrameProjection
 from holdfast.spark.projection_batches import explained, next_positions
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.projections import standing
 from holdfast.projections.batch import Batch, Failure, Unit, changes, first_position, moved
@@ -15,7 +16,6 @@ from holdfast.projections.standing import Standing, Track
 from holdfast.projections.store import ProjectionStore
 from holdfast.spark.events import read_events
 from holdfast.spark.projection_parts import Merged, Part, decode_part
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.decoding import msgpack_decoder
+from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Conflict, HoldfastError, Invalid
 from holdfast.projections import astray, cursors, keys, standing
 from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, told

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast import errors
-from holdfast.decoding import msgpack_decoder
+from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.projections import astray, keys
 from holdfast.projections.backend import Change

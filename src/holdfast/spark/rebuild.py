@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.checkpoints.lcb1 import Batch
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.manifest import BatchObject, CheckpointManifest
@@ -20,7 +21,6 @@ from holdfast.objects.medium import Objects
 from holdfast.spark.addresses import from_captured, read_captured
 from holdfast.spark.needed import needed_files
 from holdfast.spark.workdir import Belonging, Workdir, mark
-from holdfast.steps import step
 
 MAX_NAME = 255
 MAX_PATH = 2000

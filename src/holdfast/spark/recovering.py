@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.epochs.epoch import NamedSink
 from holdfast.epochs.recovery import Observed, Plan, SeenWorkdir
@@ -19,7 +20,6 @@ from holdfast.spark.checksums import differs_from_checksum, orphaned_checksums
 from holdfast.spark.needed import is_ahead
 from holdfast.spark.rebuild import Comparison, compare, rebuild
 from holdfast.spark.workdir import OWN_NAMES, SPOOL, Belonging, Workdir
-from holdfast.steps import step
 
 _SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", ".metadata.crc"} | OWN_NAMES
 

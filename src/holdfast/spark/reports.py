@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.steps import Phase, observe
+from holdfast.base.steps import Phase, observe
 
 
 class EpochReport(msgspec.Struct, frozen=True):

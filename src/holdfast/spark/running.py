@@ -11,12 +11,12 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from holdfast.base.stopping import StopRequest
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.spark.attempt import Attempt, first_line
 from holdfast.spark.reports import Notice, tell
 from holdfast.spark.start import Checked, Definition, check, recover_and_start
 from holdfast.spark.workdir import Workdir
-from holdfast.stopping import StopRequest
 
 log = logging.getLogger("holdfast.spark")
 PAUSES = (0.5, 2.0, 8.0, 30.0)

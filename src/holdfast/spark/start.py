@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.epochs.epoch import EpochRunner, NamedSink, Operator
 from holdfast.epochs.manifests import EpochFacts, connector_checkpoint, with_statuses
@@ -26,7 +27,6 @@ from holdfast.spark.recovering import ask_sinks, finish_sinks, look, look_at_wor
 from holdfast.spark.reports import Notice, tell
 from holdfast.spark.tables import VERSION, ReferenceTable
 from holdfast.spark.workdir import SPOOL, Belonging, Workdir
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

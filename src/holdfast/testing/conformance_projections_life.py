@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.steps import observe
 from holdfast.errors import Corrupt, Fenced, Invalid, NotFound, Unavailable
 from holdfast.projections import (
     Append,
@@ -20,7 +21,6 @@ from holdfast.projections import (
     leases,
     standing,
 )
-from holdfast.steps import observe
 from holdfast.testing.conformance_projections_subject import (
     NOW,
     Boom,

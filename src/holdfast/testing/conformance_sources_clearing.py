@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.sources import records, resetting, sessions
 from holdfast.sources.arguments import MAX_U64
 from holdfast.sources.checkpoint import SourceCheckpoint
 from holdfast.sources.index import Index
-from holdfast.steps import Phase, observe
 from holdfast.testing.conformance_sources_subject import NOW, IndexUnderTest, contents, fill
 
 

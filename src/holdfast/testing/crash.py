@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.steps import Phase, observe
+from holdfast.base.steps import Phase, observe
 
 TIMEOUT = 60.0
 _GRACE = 5.0  # the run ends itself, with a traceback, at its timeout; who waits for it ends it this much later

@@ -10,11 +10,11 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.delta.schema import Json
 from holdfast.sinks.durable import sync, sync_all
 from holdfast.sinks.sink import Delivery, check_same_delivery
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

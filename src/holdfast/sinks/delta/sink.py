@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.decoding import json_decoder
+from holdfast.base.codec import json_decoder
+from holdfast.base.steps import step
 from holdfast.errors import Invalid
 from holdfast.sinks.delta import schema as delta_schema
 from holdfast.sinks.delta.files import StagedFile, collect
@@ -21,7 +22,6 @@ from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing
 from holdfast.sinks.staging import StagingArea
 from holdfast.sinks.writing import settings, write_rows
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.objects.address import without_secrets
 from holdfast.sinks.durable import disk_errors_explained
@@ -25,7 +26,6 @@ from holdfast.sinks.writing import write_rows
 from holdfast.sources import Index, config_hash, open_index
 from holdfast.sources.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
 from holdfast.sources.resetting import UNFINISHED
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

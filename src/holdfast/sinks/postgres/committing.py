@@ -6,6 +6,7 @@ import msgspec
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.postgres import staging
 from holdfast.sinks.postgres.catalog import exists, home
@@ -23,7 +24,6 @@ from holdfast.sinks.postgres.names import COMMITS, TableName
 from holdfast.sinks.postgres.place import Place, Ticket, decode_ticket, read_ticket
 from holdfast.sinks.postgres.statements import Staged, merge
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing, check_same_delivery
-from holdfast.steps import step
 
 
 def commit(place: Place, descriptor: Descriptor, delivery: Delivery, seen: int | None) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.decoding import json_decoder
+from holdfast.base.codec import json_decoder
+from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.sinks.postgres import staging
 from holdfast.sinks.postgres.catalog import Target, read_target
@@ -24,7 +25,6 @@ from holdfast.sinks.postgres.statements import Staged, copy_into, ranges
 from holdfast.sinks.postgres.types import cast_for
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused
 from holdfast.sinks.writing import explain
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.decoding import converted
+from holdfast.base.codec import converted
 from holdfast.errors import Invalid
 from holdfast.sinks.postgres.names import TableName, is_staged_name
 from holdfast.sinks.sink import Delivery

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sinks.postgres import staging
 from holdfast.sinks.postgres.catalog import Target, home, read_target
@@ -17,7 +18,6 @@ from holdfast.sinks.postgres.names import COMMITS, TableName
 from holdfast.sinks.postgres.place import Place, Shape
 from holdfast.sinks.postgres.statements import Staged, add_mark, create_commits, create_target, merge
 from holdfast.sinks.sink import Delivery
-from holdfast.steps import step
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -13,7 +13,7 @@ import msgspec
 import psycopg
 from psycopg.sql import SQL, Literal
 
-from holdfast.decoding import json_decoder
+from holdfast.base.codec import json_decoder
 from holdfast.sinks.postgres.catalog import Target
 from holdfast.sinks.postgres.connecting import Connection
 from holdfast.sinks.postgres.names import ATTEMPT, DELETED, STAGED, TableName, is_staged_name, staged_name

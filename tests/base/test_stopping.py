@@ -7,12 +7,12 @@ import sys
 import threading
 import time
 
-from holdfast.stopping import StopRequest
+from holdfast.base.stopping import StopRequest
 
 # Signals come faster than a wait takes, so that they hit every line of it, and each other's handlers.
 HAMMERED = """
 import signal, time
-from holdfast.stopping import StopRequest
+from holdfast.base.stopping import StopRequest
 
 request = StopRequest()
 

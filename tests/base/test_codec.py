@@ -18,7 +18,7 @@ import sys, threading
 sys.path[:] = {path!r}
 sys.setswitchinterval(1e-6)
 import msgspec
-from holdfast.decoding import converted, json_decoder, msgpack_decoder
+from holdfast.base.codec import converted, json_decoder, msgpack_decoder
 
 def decode(kind, barrier):
     barrier.wait()

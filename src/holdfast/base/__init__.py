@@ -1,0 +1,1 @@
+"""What everything else uses: steps, codecs, forks, stopping."""
