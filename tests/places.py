@@ -11,8 +11,8 @@ from typing import Any
 from holdfast import CheckpointManifest, CheckpointStore, open_store
 from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
 from holdfast.errors import Unavailable
-from holdfast.objects import LocalObjects, Objects, open_objects
-from holdfast.objects.disk import PosixDisk
+from holdfast.storage.files.disk import PosixDisk
+from holdfast.storage.objects import LocalObjects, Objects, open_objects
 from holdfast.testing.conformance_subject import Abilities, StoreUnderTest
 
 

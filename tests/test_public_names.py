@@ -28,7 +28,7 @@ def test_everything_in_all_is_there() -> None:
         "open_store",
     }
     assert promised <= set(holdfast.__all__)
-    for module in ("holdfast", "holdfast.checkpoints", "holdfast.objects", "holdfast.sources"):
+    for module in ("holdfast", "holdfast.checkpoints", "holdfast.storage.objects", "holdfast.sources"):
         found = importlib.import_module(module)
         for name in found.__all__:
             assert getattr(found, name) is not None

@@ -23,8 +23,8 @@ from holdfast.checkpoints.layout import DirectoryLayout
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.manifest import HoldfastSection, SidecarObject
-from holdfast.objects import LocalObjects
-from holdfast.objects.disk import Entry, PosixDisk
+from holdfast.storage.files.disk import Entry, PosixDisk
+from holdfast.storage.objects import LocalObjects
 from holdfast.testing.conformance_subject import CREATED_MS, StoreUnderTest, manifest, pending, settled, with_everything
 from places import LocalPlace, MemoryPlace
 

@@ -19,8 +19,8 @@ from holdfast.checkpoints import lcb1
 from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, batch_key, read_batch
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, Unavailable
 from holdfast.manifest import BatchObject
-from holdfast.objects import LocalObjects, Objects, open_objects
-from holdfast.objects.medium import Chunks
+from holdfast.storage.objects import LocalObjects, Objects, open_objects
+from holdfast.storage.objects.store import Chunks
 from holdfast.testing.powerloss import ForgetfulDisk, lose_everything
 
 

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from holdfast import CheckpointStore, OperatorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints.layout import DirectoryLayout
 from holdfast.errors import Fenced, Invalid, Unavailable
-from holdfast.objects import LocalObjects, Objects
-from holdfast.objects.disk import PosixDisk
-from holdfast.objects.medium import Change, Chunks
+from holdfast.storage.files.disk import PosixDisk
+from holdfast.storage.objects import LocalObjects, Objects
+from holdfast.storage.objects.store import Change, Chunks
 from holdfast.testing.conformance_subject import StoreUnderTest, failed, manifest, pending, settled, with_everything
 from places import LocalPlace, MemoryPlace, interrupt
 

@@ -21,8 +21,8 @@ from holdfast.checkpoints.statuses import moved_forward
 from holdfast.checkpoints.validation import ValidationResult
 from holdfast.errors import Invalid, Unavailable
 from holdfast.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
-from holdfast.objects import open_objects
-from holdfast.objects.medium import ObjectInfo
+from holdfast.storage.objects import open_objects
+from holdfast.storage.objects.store import ObjectInfo
 from holdfast.testing.conformance_subject import manifest
 
 # Retention

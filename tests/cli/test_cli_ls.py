@@ -8,7 +8,7 @@ from cli_running import fill, flip, manifest, manifest_path
 import holdfast
 from holdfast import SinkCommitStatus
 from holdfast.errors import Unavailable
-from holdfast.objects import LocalObjects
+from holdfast.storage.objects import LocalObjects
 
 
 def rows(out: str) -> list[list[str]]:

@@ -8,7 +8,7 @@ import holdfast
 from holdfast import SinkCommitStatus
 from holdfast.checkpoints.lease import current
 from holdfast.errors import Fenced, Unavailable
-from holdfast.objects import LocalObjects
+from holdfast.storage.objects import LocalObjects
 
 
 def latest(store_dir) -> str:

@@ -8,7 +8,7 @@ from cli_running import fill, flip, in_child, manifest, manifest_path, sidecar_p
 
 import holdfast
 from holdfast.errors import Unavailable
-from holdfast.objects import LocalObjects
+from holdfast.storage.objects import LocalObjects
 
 
 def test_a_sound_store(run, store_dir, memory_url):

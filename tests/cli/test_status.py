@@ -14,7 +14,7 @@ from pipelines import NOW, PipelineStore
 import holdfast
 from holdfast import SinkCommitStatus
 from holdfast.errors import Unavailable
-from holdfast.objects import LocalObjects
+from holdfast.storage.objects import LocalObjects
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from holdfast.checkpoints.layout import ObjectLayout
 from holdfast.epochs.epoch import EpochRunner, NamedSink
 from holdfast.epochs.manifests import EpochFacts, Holding
 from holdfast.manifest import BatchObject, CheckpointManifest
-from holdfast.objects import Objects, open_objects
-from holdfast.objects.medium import Chunks
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
+from holdfast.storage.objects import Objects, open_objects
+from holdfast.storage.objects.store import Chunks
 
 Rows = tuple[str, ...]
 History = list[tuple[str, ...]]

@@ -20,10 +20,10 @@ from holdfast.epochs.manifests import INLINE_STATE, Holding, with_statuses
 from holdfast.epochs.recovery import Observed, SeenWorkdir, Wanted, plan_recovery
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.manifest import SinkFailed
-from holdfast.objects import LocalObjects, open_objects
-from holdfast.objects.disk import PosixDisk
 from holdfast.sinks import RowsRefused, StagedOutputGone
 from holdfast.spark.recovering import ask_sinks, finish_sinks
+from holdfast.storage.files.disk import PosixDisk
+from holdfast.storage.objects import LocalObjects, open_objects
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 from places import MemoryPlace
 

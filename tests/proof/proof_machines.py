@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
-from holdfast.objects import LocalObjects
-from holdfast.objects.disk import Disk
+from holdfast.storage.files.disk import Disk
+from holdfast.storage.objects import LocalObjects
 
 ROOT = "/srv/pipelines/orders/store"
 LAYOUTS = {"directory": DirectoryLayout, "object": ObjectLayout}

@@ -9,8 +9,8 @@ import pytest
 from holdfast import CheckpointManifest, CheckpointStore
 from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
 from holdfast.errors import HoldfastError
-from holdfast.objects import LocalObjects
-from holdfast.objects.medium import Chunks
+from holdfast.storage.objects import LocalObjects
+from holdfast.storage.objects.store import Chunks
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.powerloss import ForgetfulDisk, lose_everything
 

@@ -42,7 +42,7 @@ from proof_works import (
 
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError, NotFound, OutcomeUnknown, Unavailable
-from holdfast.objects import LocalObjects, address, attempts
+from holdfast.storage.objects import LocalObjects, open, retry
 from holdfast.testing.faults import FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.powerloss import ForgetfulDisk, keep_everything
@@ -292,9 +292,9 @@ def through(proxy: FaultyProxy, bucket: str) -> Address:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many tries as ever, without the pauses between them."""
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.001)
     backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2}
-    monkeypatch.setitem(address.RETRIES_OF_READS, "backoff", backoff)
+    monkeypatch.setitem(open.RETRIES_OF_READS, "backoff", backoff)
 
 
 def saved_before(direct: Address) -> None:

@@ -17,7 +17,7 @@ from proof_checks import check, check_tidy
 from proof_machines import LAYOUTS, Machine, contents
 from proof_works import WORKS, Place, Work, manifest, prepared, saving, states
 
-from holdfast.objects import LocalObjects
+from holdfast.storage.objects import LocalObjects
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.powerloss import ForgetfulDisk, PowerCut, keep_everything, lose_everything, seeded
 from products import in_turn

@@ -22,8 +22,8 @@ from proof_works import Address, manifest, noise, sidecar
 
 from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import Fenced, Unavailable
-from holdfast.objects.disk import PosixDisk
-from holdfast.objects.local import LocalObjects
+from holdfast.storage.files.disk import PosixDisk
+from holdfast.storage.objects.local import LocalObjects
 from holdfast.testing.servers import S3Server
 
 RACERS = 8

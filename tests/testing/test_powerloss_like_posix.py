@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.objects.disk import Disk, PosixDisk
+from holdfast.storage.files.disk import Disk, PosixDisk
 from holdfast.testing.powerloss import ForgetfulDisk, keep_everything
 
 NAMES = st.sampled_from(["a", "b"])

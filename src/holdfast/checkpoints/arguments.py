@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.manifest import CheckpointManifest
-from holdfast.objects.medium import Bytes
+from holdfast.storage.objects.store import Bytes
 
 BUFFERS = (bytes, bytearray, memoryview)
 

@@ -20,9 +20,9 @@ from holdfast.checkpoints import lcb1
 from holdfast.checkpoints.layout import batch_key
 from holdfast.errors import Conflict, Invalid
 from holdfast.manifest import MAX_U64, BatchObject
-from holdfast.objects import Objects, open_objects
-from holdfast.objects.keys import check_key, check_prefix
-from holdfast.objects.medium import Bytes, Chunks
+from holdfast.storage.objects import Objects, open_objects
+from holdfast.storage.objects.keys import check_key, check_prefix
+from holdfast.storage.objects.store import Bytes, Chunks
 
 DEFAULT_FLUSH_THRESHOLD = 8 * 1024 * 1024
 READ_LIMIT = 2 * 1024**3

@@ -11,7 +11,7 @@ from holdfast.checkpoints import document
 from holdfast.checkpoints.layout import Layout, is_batch_key
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.manifest import MAX_U64, CheckpointManifest
-from holdfast.objects.medium import Bytes, Objects
+from holdfast.storage.objects.store import Bytes, Objects
 
 log = logging.getLogger("holdfast.checkpoints")
 T = TypeVar("T")

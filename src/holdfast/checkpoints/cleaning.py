@@ -23,7 +23,7 @@ from holdfast.checkpoints.statesum import inline_hash
 from holdfast.checkpoints.validation import Validator
 from holdfast.errors import Corrupt
 from holdfast.manifest import CheckpointManifest
-from holdfast.objects.medium import ObjectInfo
+from holdfast.storage.objects.store import ObjectInfo
 
 log = logging.getLogger("holdfast.checkpoints")
 DELETE_AT_ONCE = 500

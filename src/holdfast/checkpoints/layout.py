@@ -7,7 +7,7 @@ import re
 from typing import Protocol
 
 from holdfast.manifest import MAX_U64
-from holdfast.objects.keys import is_safe
+from holdfast.storage.objects.keys import is_safe
 
 BATCH = re.compile(r"(?P<prefix>(?:.+/)?)checkpoints/batch-(?P<epoch>\d{6,20})(?:-part-\d{4,})?\.lz4")
 

@@ -18,7 +18,7 @@ import google_crc32c
 import lz4.block
 
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.objects.medium import Bytes
+from holdfast.storage.objects.store import Bytes
 
 MAGIC = b"LCB1"
 VERSION = 2

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, NotFound, Unavailable
-from holdfast.objects.medium import Objects
+from holdfast.storage.objects.store import Objects
 
 FOLDER = "lease/"
 KEPT_GENERATIONS = 8

@@ -10,7 +10,7 @@ from typing import Literal
 from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.errors import Invalid
-from holdfast.objects.address import is_local, open_objects
+from holdfast.storage.objects.open import is_local, open_objects
 
 LayoutName = Literal["directory", "object"]
 

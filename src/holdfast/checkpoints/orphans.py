@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.checkpoints.layout import BATCH, Layout
 from holdfast.manifest import CheckpointManifest
-from holdfast.objects.medium import ObjectInfo
+from holdfast.storage.objects.store import ObjectInfo
 
 
 class Orphan(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.layout import is_batch_key
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound
 from holdfast.manifest import CheckpointManifest, SidecarObject
-from holdfast.objects.medium import Objects
+from holdfast.storage.objects.store import Objects
 
 
 def check_savable(manifest: CheckpointManifest) -> None:

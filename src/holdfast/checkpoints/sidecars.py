@@ -18,7 +18,7 @@ from holdfast.base.steps import step
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.errors import Conflict, Corrupt, Fenced
 from holdfast.manifest import SidecarObject
-from holdfast.objects.medium import Bytes
+from holdfast.storage.objects.store import Bytes
 
 REMEMBERED = 16
 

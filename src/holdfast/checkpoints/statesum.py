@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from holdfast.manifest import OperatorCheckpoint
-from holdfast.objects.medium import Bytes
+from holdfast.storage.objects.store import Bytes
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from holdfast.checkpoints.statuses import moved_forward
 from holdfast.checkpoints.validation import Progress, ValidationResult, Validator
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
 from holdfast.manifest import MAX_U64, CheckpointManifest, SidecarObject
-from holdfast.objects.medium import Bytes, Objects
+from holdfast.storage.objects.store import Bytes, Objects
 
 log = logging.getLogger("holdfast.checkpoints")
 LEASE_IS_FRESH_FOR = 1.0

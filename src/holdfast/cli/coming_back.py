@@ -13,11 +13,11 @@ from holdfast.cli.reading import Opened
 from holdfast.epochs.recovery import Observed, Plan, Wanted, plan_recovery
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
 from holdfast.manifest import CheckpointManifest
-from holdfast.objects import LocalObjects
 from holdfast.spark.entrance import close_entrances
 from holdfast.spark.rebuild import rebuild
 from holdfast.spark.recovering import look, look_at_workdir
 from holdfast.spark.workdir import Belonging, Workdir
+from holdfast.storage.objects import LocalObjects
 
 
 class Outlook(msgspec.Struct, frozen=True):

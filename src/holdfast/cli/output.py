@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.objects.address import without_secrets
+from holdfast.storage.objects.open import without_secrets
 
 ENVELOPE_VERSION = 1
 Style = Literal["good", "bad", "doubtful", "faint", "strong", ""]

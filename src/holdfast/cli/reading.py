@@ -17,8 +17,8 @@ from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.manifest import CheckpointManifest
-from holdfast.objects import LocalObjects
-from holdfast.objects.address import is_local
+from holdfast.storage.objects import LocalObjects
+from holdfast.storage.objects.open import is_local
 
 LayoutName = Literal["directory", "object"]
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import Invalid
-from holdfast.objects.address import CLOUD_SCHEMES, without_secrets
 from holdfast.projections.backend import Backend
 from holdfast.projections.looking import LookedAt
 from holdfast.projections.memory import MemoryBackend
 from holdfast.projections.sqlite import SqliteBackend
 from holdfast.projections.sqlite_looking import SqliteLooker
 from holdfast.projections.store import ProjectionStore
+from holdfast.storage.objects.open import CLOUD_SCHEMES, without_secrets
 
 
 def open_projections(

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid, NotFound, Unavailable
-from holdfast.objects.local import LocalObjects
+from holdfast.storage.objects.local import LocalObjects
 
 OWNER_FILE = "_holdfast.json"
 OWNER_LIMIT = 1 << 16

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.errors import Invalid
-from holdfast.objects.address import without_secrets
 from holdfast.sources.backend import Backend
 from holdfast.sources.index import Index
 from holdfast.sources.looking import LookedAt, not_there
 from holdfast.sources.memory import MemoryBackend
+from holdfast.storage.objects.open import without_secrets
 
 
 class _Kind(NamedTuple):

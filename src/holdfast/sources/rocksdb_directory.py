@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from holdfast.base.steps import step
 from holdfast.errors import Invalid, Unavailable
-from holdfast.objects.disk import PosixDisk
-from holdfast.sources.ownership import FileLock, make_directories
+from holdfast.storage.files.disk import PosixDisk
+from holdfast.storage.files.lock import FileLock, make_directories
 
 MARK = "HOLDFAST-INDEX"
 LOCK = "HOLDFAST-LOCK"

@@ -15,10 +15,10 @@ from urllib.parse import quote
 from holdfast.base import forks
 from holdfast.base.steps import step
 from holdfast.sources.backend import Changes, Space
-from holdfast.sources.ownership import FileLock, make_directories, sync_directory
 from holdfast.sources.records import newer
 from holdfast.sources.sqlite_connections import Connections
 from holdfast.sources.sqlite_errors import OF_AN_INDEX, may_have_happened
+from holdfast.storage.files.lock import FileLock, make_directories, sync_directory
 
 APPLICATION_ID = 0x48664978  # "HfIx", in the file's header: told from other people's databases
 SCHEMA = 1

@@ -14,9 +14,9 @@ import msgspec
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
 from holdfast.manifest import BatchObject
-from holdfast.objects import Objects, open_objects
 from holdfast.spark.addresses import read_captured
 from holdfast.spark.workdir import Workdir
+from holdfast.storage.objects import Objects, open_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

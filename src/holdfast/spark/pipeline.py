@@ -18,7 +18,6 @@ from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.epochs.epoch import NamedSink, Operator
 from holdfast.epochs.recovery import OnChange
 from holdfast.errors import Invalid
-from holdfast.objects.address import without_secrets
 from holdfast.sinks import Sink
 from holdfast.spark.packing import Reopening, is_one_process
 from holdfast.spark.query import check_frame
@@ -26,6 +25,7 @@ from holdfast.spark.running import Run, Supervision, restarts_by_default
 from holdfast.spark.start import Definition
 from holdfast.spark.tables import ReferenceTable, pin_table
 from holdfast.spark.workdir import Workdir
+from holdfast.storage.objects.open import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

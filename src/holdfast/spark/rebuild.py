@@ -17,10 +17,10 @@ from holdfast.base.steps import step
 from holdfast.checkpoints.lcb1 import Batch
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.manifest import BatchObject, CheckpointManifest
-from holdfast.objects.medium import Objects
 from holdfast.spark.addresses import from_captured, read_captured
 from holdfast.spark.needed import needed_files
 from holdfast.spark.workdir import Belonging, Workdir, mark
+from holdfast.storage.objects.store import Objects
 
 MAX_NAME = 255
 MAX_PATH = 2000

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
-from holdfast.objects.medium import Objects
+from holdfast.storage.objects.store import Objects
 from holdfast.testing.conformance_subject import READ_LIMIT, Abilities
 
 T = TypeVar("T")

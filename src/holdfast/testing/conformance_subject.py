@@ -19,7 +19,7 @@ from holdfast.manifest import (
     OperatorCheckpoint,
     SinkCommitStatus,
 )
-from holdfast.objects.medium import Objects
+from holdfast.storage.objects.store import Objects
 
 CREATED_MS = 1_760_000_000_000
 READ_LIMIT = 1 << 28

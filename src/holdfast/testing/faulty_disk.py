@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from holdfast.objects.disk import Disk, Entry
-from holdfast.objects.medium import Chunks
+from holdfast.storage.files.disk import Disk, Entry
+from holdfast.storage.objects.store import Chunks
 
 
 class FaultyDisk:

@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
 
-from holdfast.objects.disk import Entry
-from holdfast.objects.medium import Chunks
+from holdfast.storage.files.disk import Entry
+from holdfast.storage.objects.store import Chunks
 
 
 class PowerCut(BaseException):

@@ -14,7 +14,6 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
-from holdfast.objects.address import without_secrets
 from holdfast.sinks.durable import disk_errors_explained
 from holdfast.sinks.index.keys import look_at_keys
 from holdfast.sinks.index.rows import encoded, problems
@@ -26,6 +25,7 @@ from holdfast.sinks.writing import write_rows
 from holdfast.sources import Index, config_hash, open_index
 from holdfast.sources.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
 from holdfast.sources.resetting import UNFINISHED
+from holdfast.storage.objects.open import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,9 +15,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
-from holdfast.objects.disk import Disk, Entry, PosixDisk
-from holdfast.objects.keys import check_key, check_prefix, is_temporary
-from holdfast.objects.medium import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
+from holdfast.storage.files.disk import Disk, Entry, PosixDisk
+from holdfast.storage.objects.keys import check_key, check_prefix, is_temporary
+from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 PIECE = 1 << 20
 CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.objects import CloudObjects, LocalObjects, open_objects
-from holdfast.objects.address import without_secrets
+from holdfast.storage.objects import CloudObjects, LocalObjects, open_objects
+from holdfast.storage.objects.open import without_secrets
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.objects.disk import PosixDisk
-from holdfast.objects.reaper import MOST_WAITING
+from holdfast.storage.files.disk import PosixDisk
+from holdfast.storage.files.reaper import MOST_WAITING
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.objects.attempts import NO_MORE_AFTER, TRIES, Unanswered, failure_of, send
+from holdfast.storage.objects.retry import NO_MORE_AFTER, TRIES, Unanswered, failure_of, send
 
 
 class Taken(Exception):

@@ -16,9 +16,9 @@ from obstore import exceptions as cloud_errors
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
-from holdfast.objects.attempts import Unanswered, send
-from holdfast.objects.keys import check_key, check_prefix
-from holdfast.objects.medium import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
+from holdfast.storage.objects.keys import check_key, check_prefix
+from holdfast.storage.objects.retry import Unanswered, send
+from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
 PIECE = 4 << 20

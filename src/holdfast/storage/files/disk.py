@@ -17,9 +17,9 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Unavailable
-from holdfast.objects.keys import is_temporary
-from holdfast.objects.medium import Chunks
-from holdfast.objects.reaper import freed_aside
+from holdfast.storage.files.reaper import freed_aside
+from holdfast.storage.objects.keys import is_temporary
+from holdfast.storage.objects.store import Chunks
 
 PIECE = 1 << 20
 

@@ -9,7 +9,7 @@ import socket
 
 from holdfast.base import forks
 from holdfast.errors import Conflict, Unavailable
-from holdfast.objects.disk import PosixDisk
+from holdfast.storage.files.disk import PosixDisk
 
 _disk = PosixDisk()
 

@@ -12,9 +12,9 @@ from typing import Any
 from obstore.store import MemoryStore, from_url
 
 from holdfast.errors import Invalid
-from holdfast.objects.cloud import CloudObjects
-from holdfast.objects.local import LocalObjects
-from holdfast.objects.medium import Objects
+from holdfast.storage.objects.cloud import CloudObjects
+from holdfast.storage.objects.local import LocalObjects
+from holdfast.storage.objects.store import Objects
 
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 CLIENT_SETTINGS = ("connect_timeout", "read_timeout", "timeout", "proxy_url", "user_agent")

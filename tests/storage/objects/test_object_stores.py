@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Unavailable
-from holdfast.objects import LocalObjects, Objects, open_objects
+from holdfast.storage.objects import LocalObjects, Objects, open_objects
 from holdfast.testing.conformance import Abilities, ObjectsConformance
 from holdfast.testing.servers import S3Server
 from places import DyingDisk
