@@ -1,7 +1,7 @@
 """Holdfast makes the progress of PySpark streaming pipelines durable, verifiable and exact."""
 
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, RecoveryReport, ValidationResult, open_store
-from holdfast.manifest import (
+from holdfast.checkpoints.manifest import (
     BatchObject,
     CheckpointManifest,
     ConnectorCheckpoint,

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import BatchObject, CheckpointBatcher, CheckpointManifest, OperatorCheckpoint, open_store
-from holdfast.checkpoints import document, read_batch
+from holdfast.checkpoints import manifest_json, read_batch
 from holdfast.checkpoints.layout import DirectoryLayout
+from holdfast.checkpoints.manifest import HoldfastSection, SidecarObject
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
-from holdfast.manifest import HoldfastSection, SidecarObject
 from holdfast.storage.files.disk import Entry, PosixDisk
 from holdfast.storage.objects import LocalObjects
 from holdfast.testing.conformance_subject import CREATED_MS, StoreUnderTest, manifest, pending, settled, with_everything
@@ -169,7 +169,7 @@ def test_any_field_of_a_wrong_type_is_ours_to_report(memory: MemoryPlace, field:
 
 
 def plant_ours(place: StoreUnderTest, found: CheckpointManifest) -> None:
-    place.overwrite(place.manifest_key(found.checkpoint_id), document.encode(found))
+    place.overwrite(place.manifest_key(found.checkpoint_id), manifest_json.encode(found))
 
 
 def hostile_keys(place: StoreUnderTest) -> list[str]:
@@ -209,10 +209,10 @@ def test_manifest_that_claims_what_is_not_its_own(place: StoreUnderTest, number:
 @pytest.mark.parametrize(
     "section",
     [
-        HoldfastSection(write_id="w", states={"a": holdfast.manifest.StateVersion(1, 1, "00")}),
-        HoldfastSection(write_id="w", states={"a": holdfast.manifest.StateVersion(2, 1, "00")}),
-        HoldfastSection(write_id="w", states={"a": holdfast.manifest.StateVersion(99, 1, "00")}),
-        HoldfastSection(write_id="w", states={"a": holdfast.manifest.StateVersion(0, 1, "00")}),
+        HoldfastSection(write_id="w", states={"a": holdfast.checkpoints.manifest.StateVersion(1, 1, "00")}),
+        HoldfastSection(write_id="w", states={"a": holdfast.checkpoints.manifest.StateVersion(2, 1, "00")}),
+        HoldfastSection(write_id="w", states={"a": holdfast.checkpoints.manifest.StateVersion(99, 1, "00")}),
+        HoldfastSection(write_id="w", states={"a": holdfast.checkpoints.manifest.StateVersion(0, 1, "00")}),
     ],
     ids=["not in the parent", "not here", "in the future", "nowhere"],
 )
@@ -288,7 +288,7 @@ def test_sidecar_is_verified_in_bounded_memory(local: LocalPlace) -> None:
 
 
 def test_manifest_near_the_limit_is_refused_before_anything_is_written(memory: MemoryPlace) -> None:
-    huge = {"a": OperatorCheckpoint(state_b64="A" * (document.MAX_MANIFEST_BYTES + 4))}
+    huge = {"a": OperatorCheckpoint(state_b64="A" * (manifest_json.MAX_MANIFEST_BYTES + 4))}
     with pytest.raises(Invalid) as caught:
         memory.open().save(manifest(1, operator_states=huge))
     assert "limit" in str(caught.value)

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base import steps
+from holdfast.checkpoints import batch_format
 from holdfast.checkpoints import batcher as module
-from holdfast.checkpoints import lcb1
 from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, batch_key, read_batch
+from holdfast.checkpoints.manifest import BatchObject
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, Unavailable
-from holdfast.manifest import BatchObject
 from holdfast.storage.objects import LocalObjects, Objects, open_objects
 from holdfast.storage.objects.store import Chunks
 from holdfast.testing.powerloss import ForgetfulDisk, lose_everything
@@ -283,7 +283,7 @@ def test_whatever_fails_each_manifest_would_hold_exactly_what_was_flushed(script
 
 
 def test_a_stranger_of_any_size_is_left_alone(objects: Watched) -> None:
-    size = sum(map(len, lcb1.encode([("k", b"d")])))
+    size = sum(map(len, batch_format.encode([("k", b"d")])))
     strangers = [b"", b"x" * (size - 1), b"x" * size, b"x" * 100_000]
     for part, body in enumerate(strangers, 1):
         objects.inner.create(batch_key("", 1, part), [body])

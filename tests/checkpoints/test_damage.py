@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import CheckpointBatcher, OperatorCheckpoint
-from holdfast.checkpoints import document
+from holdfast.checkpoints import manifest_json
 from holdfast.errors import Corrupt
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest, with_everything
 from places import LocalPlace, MemoryPlace
@@ -127,7 +127,7 @@ def test_every_position_of_the_manifest(place: StoreUnderTest, damage: Damage) -
     intact = place.read(key)
     for body in damage(intact, 1):
         with pytest.raises(Corrupt):
-            document.decode(body, about=key, checkpoint_id=CHECKPOINT)
+            manifest_json.decode(body, about=key, checkpoint_id=CHECKPOINT)
     for manifest_key in (key, place.manifest_key(4)):
         for body in damage(place.read(manifest_key), 37):
             notices(place, manifest_key, body)

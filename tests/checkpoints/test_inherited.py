@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast import CheckpointManifest, CheckpointStore
-from holdfast.checkpoints import CheckpointBatcher, document
-from holdfast.checkpoints.saving import check_references
+from holdfast.checkpoints import CheckpointBatcher, manifest_json
+from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, SinkCommitStatus
+from holdfast.checkpoints.save import check_references
 from holdfast.errors import Fenced, Invalid
-from holdfast.manifest import BatchObject, HoldfastSection, SinkCommitStatus
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 from places import MemoryPlace
 
@@ -75,7 +75,7 @@ def test_a_manifest_keeps_them(place: StoreUnderTest) -> None:
 
 
 def test_older_manifests_have_none() -> None:
-    found = document.decode(document.encode(manifest(1)), about="x", checkpoint_id=1)
+    found = manifest_json.decode(manifest_json.encode(manifest(1)), about="x", checkpoint_id=1)
     assert found.own.inherited == []
 
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from holdfast import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus, open_store
-from holdfast.manifest import InFlightRecord
+from holdfast.checkpoints.manifest import InFlightRecord
 from holdfast.testing.conformance_subject import CREATED_MS, StoreUnderTest, manifest, with_everything
 from places import LocalPlace, MemoryPlace
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from holdfast import OperatorCheckpoint
 from holdfast.checkpoints import statesum
 from holdfast.checkpoints.catalog import Catalog
-from holdfast.checkpoints.incremental import plan_increment
 from holdfast.checkpoints.layout import BATCH, DirectoryLayout, Layout, ObjectLayout
+from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
+from holdfast.checkpoints.operator_state import plan_increment
 from holdfast.checkpoints.orphans import find_orphans
 from holdfast.checkpoints.recovery import walk_back
 from holdfast.checkpoints.retention import Held, removable
 from holdfast.checkpoints.statuses import moved_forward
-from holdfast.checkpoints.validation import ValidationResult
+from holdfast.checkpoints.validate import ValidationResult
 from holdfast.errors import Invalid, Unavailable
-from holdfast.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
 from holdfast.storage.objects import open_objects
 from holdfast.storage.objects.store import ObjectInfo
 from holdfast.testing.conformance_subject import manifest

@@ -11,7 +11,7 @@ import msgspec
 import holdfast
 from holdfast import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints import CheckpointBatcher
-from holdfast.manifest import BatchObject, HoldfastSection
+from holdfast.checkpoints.manifest import BatchObject, HoldfastSection
 from holdfast.spark import EpochReport
 from holdfast.spark.workdir import Belonging, Workdir
 

@@ -6,8 +6,8 @@ from cli_running import manifest
 
 import holdfast
 from holdfast import OperatorCheckpoint, SinkCommitStatus
+from holdfast.checkpoints.manifest import HoldfastSection, StateVersion
 from holdfast.cli.comparing import compare
-from holdfast.manifest import HoldfastSection, StateVersion
 
 
 def found(old, new, section):

@@ -11,8 +11,8 @@ from cli_running import at_terminal, in_child, manifest, manifest_path
 
 import holdfast
 from holdfast import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
-from holdfast.checkpoints import document
-from holdfast.manifest import BatchObject, CheckpointManifest
+from holdfast.checkpoints import manifest_json
+from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"
 VERBS = [
@@ -127,7 +127,7 @@ def test_a_manifest_that_names_objects_outside_the_store(run, tmp_path):
     forged = msgspec.convert(body, CheckpointManifest).with_batches(
         [BatchObject("../checkpoints/batch-000001.lz4", 1, "00", 1), BatchObject("../secret", 1, "00", 1)]
     )
-    manifest_path(tmp_path / "store", 1).write_bytes(document.encode(forged))
+    manifest_path(tmp_path / "store", 1).write_bytes(manifest_json.encode(forged))
     assert run("verify", tmp_path / "store").code == 6
     for verb in VERBS:
         assert run(verb[0], tmp_path / "store", *verb[1:]).code in (0, 3, 6)

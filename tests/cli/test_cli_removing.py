@@ -11,7 +11,7 @@ import pytest
 from cli_running import at_terminal, flip, manifest, manifest_path, tree
 
 import holdfast
-from holdfast.checkpoints.cleaning import Removal
+from holdfast.checkpoints.cleanup import Removal
 from holdfast.checkpoints.orphans import Orphan
 from holdfast.cli.removing import in_both
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from holdfast import CheckpointStore, ConnectorCheckpoint
 from holdfast.checkpoints.layout import ObjectLayout
+from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.epochs.epoch import EpochRunner, NamedSink
 from holdfast.epochs.manifests import EpochFacts, Holding
-from holdfast.manifest import BatchObject, CheckpointManifest
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
 from holdfast.storage.objects import Objects, open_objects
 from holdfast.storage.objects.store import Chunks

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import SinkCommitStatus
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.epochs.decisions import Fresh, Replay, what_to_do
 from holdfast.errors import Corrupt
-from holdfast.manifest import CheckpointManifest
 from holdfast.testing.conformance_subject import manifest
 
 BOTH = frozenset({"lake", "pg"})

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from holdfast import CheckpointManifest, CheckpointStore, ConnectorCheckpoint, SinkCommitStatus
 from holdfast.base.steps import observe
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
+from holdfast.checkpoints.manifest import SinkFailed
 from holdfast.epochs.epoch import EpochRunner
 from holdfast.epochs.manifests import INLINE_STATE, Holding, with_statuses
 from holdfast.epochs.recovery import Observed, SeenWorkdir, Wanted, plan_recovery
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.manifest import SinkFailed
 from holdfast.sinks import RowsRefused, StagedOutputGone
 from holdfast.spark.recovering import ask_sinks, finish_sinks
 from holdfast.storage.files.disk import PosixDisk

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import CheckpointManifest, ConnectorCheckpoint, InFlightRecord, SinkCommitStatus
+from holdfast.checkpoints.manifest import SinkStatus
 from holdfast.epochs.manifests import INLINE_STATE, Holding, epoch_manifest, with_statuses
-from holdfast.manifest import SinkStatus
 from holdfast.testing.conformance_subject import manifest
 
 NOTHING = Holding([], [])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import SinkCommitStatus
+from holdfast.checkpoints.manifest import CheckpointManifest, HoldfastSection
 from holdfast.epochs.recovery import Observed, Plan, SeenWorkdir, Wanted, check_start, plan_recovery
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.manifest import CheckpointManifest, HoldfastSection
 from holdfast.sinks import Standing
 from holdfast.testing.conformance_subject import manifest
 

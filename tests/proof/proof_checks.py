@@ -10,7 +10,7 @@ from proof_works import Place, entries, sidecar, states
 
 from holdfast.checkpoints import CheckpointStore, read_batch
 from holdfast.checkpoints.layout import is_batch_key
-from holdfast.manifest import CheckpointManifest
+from holdfast.checkpoints.manifest import CheckpointManifest
 
 
 @dataclass

@@ -13,8 +13,8 @@ from proof_works import Address, manifest, noise
 
 from holdfast.base.steps import observe
 from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid
-from holdfast.manifest import CheckpointManifest, ConnectorCheckpoint
 
 MODES = ("with-state", "plain", "ahead", "same-state")
 Meet = Callable[[], object]

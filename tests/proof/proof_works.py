@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, open_store
-from holdfast.checkpoints.incremental import plan_increment
-from holdfast.manifest import CheckpointManifest, ConnectorCheckpoint
+from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
+from holdfast.checkpoints.operator_state import plan_increment
 from holdfast.testing.crash import Acknowledge
 
 INLINE = 200

@@ -16,8 +16,8 @@ from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive
 from holdfast import CheckpointManifest, CheckpointStore
 from holdfast.base.steps import observe
 from holdfast.checkpoints import CheckpointBatcher, read_batch
+from holdfast.checkpoints.manifest import BatchObject, HoldfastSection
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.manifest import BatchObject, HoldfastSection
 from holdfast.spark.addresses import ROOT_MARK
 from holdfast.spark.capture import (
     MOSTLY_DEAD,

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.checkpoints import document
+from holdfast.checkpoints import manifest_json
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Invalid, Unavailable
 from holdfast.sinks import Delivery, Descriptor, RowsRefused, Standing
 from holdfast.sinks.files import FileSink
@@ -423,7 +423,7 @@ class TestRefusals:
         place.shop.sell(1)
         place.run()
         newest = max(Path(place.store).glob("checkpoints/checkpoint_*/manifest.json"))
-        newest.write_bytes(document.encode(msgspec.structs.replace(place.newest(), version=2)))
+        newest.write_bytes(manifest_json.encode(msgspec.structs.replace(place.newest(), version=2)))
         place.shop.sell(1)
         before = place.delivered()
         self.refused(place, Invalid, "format version 2")

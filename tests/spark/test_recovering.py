@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from workdir_files import OWNER, QUERY_ID, HandMade, HdfsState
 
 from holdfast import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus
+from holdfast.checkpoints.manifest import HoldfastSection
 from holdfast.epochs.epoch import NamedSink
 from holdfast.epochs.recovery import Plan, SeenWorkdir
 from holdfast.errors import Corrupt, Invalid, Unavailable
-from holdfast.manifest import HoldfastSection
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
 from holdfast.spark.capture import Capture
 from holdfast.spark.recovering import ask_sinks, finish_sinks, look, newest_checkpoint, ready_workdir

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Invalid
-from holdfast.manifest import CheckpointManifest
 from holdfast.storage.objects.store import Bytes
 
 BUFFERS = (bytes, bytearray, memoryview)

@@ -16,10 +16,10 @@ from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 import msgspec
 
 from holdfast.base.steps import step
-from holdfast.checkpoints import lcb1
+from holdfast.checkpoints import batch_format
 from holdfast.checkpoints.layout import batch_key
+from holdfast.checkpoints.manifest import MAX_U64, BatchObject
 from holdfast.errors import Conflict, Invalid
-from holdfast.manifest import MAX_U64, BatchObject
 from holdfast.storage.objects import Objects, open_objects
 from holdfast.storage.objects.keys import check_key, check_prefix
 from holdfast.storage.objects.store import Bytes, Chunks
@@ -87,7 +87,7 @@ class CheckpointBatcher:
         self._objects = _objects_of(objects_or_url)
         self._threshold = threshold
         self._before_write = before_write or _lease_check_of(objects_or_url)
-        self._packer = lcb1.Packer()
+        self._packer = batch_format.Packer()
         self._flushed: dict[int, list[BatchObject]] = {}
         self._next_part: dict[int, int] = {}
         self._metrics = BatchMetrics()
@@ -188,9 +188,9 @@ class CheckpointBatcher:
         )
 
 
-def read_batch(objects: Objects, key: str, *, limit: int = READ_LIMIT) -> lcb1.Batch:
+def read_batch(objects: Objects, key: str, *, limit: int = READ_LIMIT) -> batch_format.Batch:
     """Open one batch object. More than `limit` bytes, stored or decompressed, are `Corrupt` and never in memory."""
-    return lcb1.Batch(objects.read(key, limit=limit), about=key, limit=limit)
+    return batch_format.Batch(objects.read(key, limit=limit), about=key, limit=limit)
 
 
 def _lease_check_of(where: object) -> Callable[[], None]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from holdfast.checkpoints import document
+from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.layout import Layout, is_batch_key
+from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.manifest import MAX_U64, CheckpointManifest
 from holdfast.storage.objects.store import Bytes, Objects
 
 log = logging.getLogger("holdfast.checkpoints")
@@ -47,11 +47,11 @@ class Catalog:
         """One manifest, None if there is none. A damaged one is `Corrupt`."""
         key = self.layout.manifest_key(check_id(checkpoint_id))
         try:
-            body = self.objects.read(key, limit=document.MAX_MANIFEST_BYTES)
+            body = self.objects.read(key, limit=manifest_json.MAX_MANIFEST_BYTES)
         except NotFound:
             return None
         try:
-            return document.decode(body, about=self.shown(key), checkpoint_id=checkpoint_id)
+            return manifest_json.decode(body, about=self.shown(key), checkpoint_id=checkpoint_id)
         except Corrupt as error:
             raise Corrupt(
                 error.message,

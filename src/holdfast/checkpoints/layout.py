@@ -6,7 +6,7 @@ import json
 import re
 from typing import Protocol
 
-from holdfast.manifest import MAX_U64
+from holdfast.checkpoints.manifest import MAX_U64
 from holdfast.storage.objects.keys import is_safe
 
 BATCH = re.compile(r"(?P<prefix>(?:.+/)?)checkpoints/batch-(?P<epoch>\d{6,20})(?:-part-\d{4,})?\.lz4")

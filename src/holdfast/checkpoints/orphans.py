@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from holdfast.checkpoints.layout import BATCH, Layout
-from holdfast.manifest import CheckpointManifest
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.storage.objects.store import ObjectInfo
 
 

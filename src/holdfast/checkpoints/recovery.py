@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.checkpoints.validation import Validator
+from holdfast.checkpoints.validate import Validator
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 
 

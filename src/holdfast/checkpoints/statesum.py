@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from holdfast.manifest import OperatorCheckpoint
+from holdfast.checkpoints.manifest import OperatorCheckpoint
 from holdfast.storage.objects.store import Bytes
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.checkpoints.manifest import CheckpointManifest, SinkFailed, SinkStatus
 from holdfast.errors import Invalid
-from holdfast.manifest import CheckpointManifest, SinkFailed, SinkStatus
 
 MOVABLE = ("sink_commit_statuses", "sink_epochs")
 

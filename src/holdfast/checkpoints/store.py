@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.base.steps import step
-from holdfast.checkpoints import document, pointer, statesum
+from holdfast.checkpoints import manifest_json, pointer, statesum
 from holdfast.checkpoints.arguments import (
     as_chunks,
     check_count,
@@ -21,18 +21,18 @@ from holdfast.checkpoints.arguments import (
     check_well_formed,
 )
 from holdfast.checkpoints.catalog import Catalog, check_id
-from holdfast.checkpoints.cleaning import Cleaner, CleaningPlan
-from holdfast.checkpoints.incremental import plan_increment, restore_states
+from holdfast.checkpoints.cleanup import Cleaner, CleaningPlan
 from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
+from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
+from holdfast.checkpoints.operator_state import plan_increment, restore_states
 from holdfast.checkpoints.recovery import RecoveryReport, walk_back
 from holdfast.checkpoints.retention import check_keep
-from holdfast.checkpoints.saving import check_references, check_savable, create_manifest, stamped, without_stamps
-from holdfast.checkpoints.sidecars import Sidecars
+from holdfast.checkpoints.save import check_references, check_savable, create_manifest, stamped, without_stamps
+from holdfast.checkpoints.sidecar import Sidecars
 from holdfast.checkpoints.statuses import moved_forward
-from holdfast.checkpoints.validation import Progress, ValidationResult, Validator
+from holdfast.checkpoints.validate import Progress, ValidationResult, Validator
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
-from holdfast.manifest import MAX_U64, CheckpointManifest, SidecarObject
 from holdfast.storage.objects.store import Bytes, Objects
 
 log = logging.getLogger("holdfast.checkpoints")
@@ -181,12 +181,12 @@ class CheckpointStore:
         def change(body: bytes | None) -> bytes | None:
             if body is None:
                 return None
-            stored = document.decode(body, about=about, checkpoint_id=checkpoint_id)
+            stored = manifest_json.decode(body, about=about, checkpoint_id=checkpoint_id)
             updated[:] = [moved_forward(stored, manifest, about=about)]
-            return document.encode(updated[0])
+            return manifest_json.encode(updated[0])
 
         with step("manifest.update", checkpoint_id=checkpoint_id):
-            if not self.objects.update(key, change, limit=document.MAX_MANIFEST_BYTES):
+            if not self.objects.update(key, change, limit=manifest_json.MAX_MANIFEST_BYTES):
                 raise NotFound(
                     f"Checkpoint {checkpoint_id} was never saved, so it cannot be updated.",
                     code="checkpoint.not-found",

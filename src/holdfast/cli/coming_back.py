@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from holdfast.checkpoints import RecoveryReport
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli.reading import Opened
 from holdfast.epochs.recovery import Observed, Plan, Wanted, plan_recovery
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.manifest import CheckpointManifest
 from holdfast.spark.entrance import close_entrances
 from holdfast.spark.rebuild import rebuild
 from holdfast.spark.recovering import look, look_at_workdir

@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
 from holdfast.cli import wording
-from holdfast.manifest import CheckpointManifest, ConnectorCheckpoint
 
 How = Literal["added", "removed", "changed", "unknown"]
 MOST_DIGITS = 40

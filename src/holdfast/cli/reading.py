@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.checkpoints import CheckpointStore, document, open_store
+from holdfast.checkpoints import CheckpointStore, manifest_json, open_store
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
-from holdfast.manifest import CheckpointManifest
 from holdfast.storage.objects import LocalObjects
 from holdfast.storage.objects.open import is_local
 
@@ -107,7 +107,7 @@ def load(opened: Opened, wanted: int | Literal["latest"]) -> tuple[CheckpointMan
     body = load_bytes(opened, checkpoint_id)
     about = opened.catalog.shown(opened.catalog.layout.manifest_key(checkpoint_id))
     try:
-        return document.decode(body, about=about, checkpoint_id=checkpoint_id), body
+        return manifest_json.decode(body, about=about, checkpoint_id=checkpoint_id), body
     except Corrupt as error:
         error.unchanged = error.unchanged or "the store"
         error.next_step = error.next_step or (
@@ -121,7 +121,7 @@ def load_bytes(opened: Opened, checkpoint_id: int) -> bytes:
     """One manifest's document as it is stored, damaged or not."""
     key = opened.catalog.layout.manifest_key(checkpoint_id)
     try:
-        return opened.store.objects.read(key, limit=document.MAX_MANIFEST_BYTES)
+        return opened.store.objects.read(key, limit=manifest_json.MAX_MANIFEST_BYTES)
     except NotFound:
         raise NotFound(
             f"There is no checkpoint {checkpoint_id} in {opened.address}.",

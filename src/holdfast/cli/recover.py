@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from holdfast.checkpoints import RecoveryReport
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli import pointer, wording
 from holdfast.cli.asking import agreed
 from holdfast.cli.coming_back import Outlook, look_ahead
@@ -17,7 +18,6 @@ from holdfast.cli.output import Cell, Output
 from holdfast.cli.reading import Opened
 from holdfast.cli.recover_words import show_chosen, show_no_choice, show_outlook, show_walk, why_no_outlook
 from holdfast.errors import Conflict, Corrupt, Invalid, Unavailable
-from holdfast.manifest import CheckpointManifest
 
 
 @click.command("recover")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from holdfast.checkpoints import RecoveryReport
 from holdfast.checkpoints.lease import current
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli import wording
 from holdfast.cli.coming_back import Outlook
 from holdfast.cli.output import Cell, Output
 from holdfast.cli.reading import Opened, why_empty
-from holdfast.manifest import CheckpointManifest
 
 
 def show_walk(output: Output, report: RecoveryReport) -> None:

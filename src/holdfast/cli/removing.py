@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.base.steps import observe
 from holdfast.checkpoints import CleaningPlan
-from holdfast.checkpoints.cleaning import DELETE_AT_ONCE
+from holdfast.checkpoints.cleanup import DELETE_AT_ONCE
 from holdfast.cli import wording
 from holdfast.cli.asking import NOT_AGREED, agreed
 from holdfast.cli.output import Cell, Output, Row

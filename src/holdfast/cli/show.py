@@ -9,12 +9,12 @@ from typing import Literal
 
 import click
 
+from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
 from holdfast.cli import wording
 from holdfast.cli.options import LATEST, CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Row
 from holdfast.cli.reading import Opened, as_json, load, load_bytes, resolve, stored_size
 from holdfast.errors import Invalid
-from holdfast.manifest import CheckpointManifest, ConnectorCheckpoint
 
 Section = tuple[str, tuple[str, ...], list[Row], tuple[int, ...]]
 """Title, header, rows, which columns are numbers."""

@@ -10,9 +10,9 @@ import msgspec
 
 from holdfast.base.codec import converted
 from holdfast.checkpoints.lease import LeaseRecord, current
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli.reading import Opened, look_at, stored_size
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.manifest import CheckpointManifest
 
 
 class Skipped(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from holdfast.base.stopping import StopRequest
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli import wording
 from holdfast.cli.following import watermark_now
 from holdfast.cli.live import Canvas
@@ -24,7 +25,6 @@ from holdfast.cli.reading import Opened, why_empty
 from holdfast.cli.show import offset_rows
 from holdfast.cli.standing import PipelineStatus, observe_status
 from holdfast.errors import Unavailable
-from holdfast.manifest import CheckpointManifest
 
 EVERY = "2s"
 

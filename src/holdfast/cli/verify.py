@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.checkpoints.catalog import in_parallel
 from holdfast.checkpoints.orphans import Orphan
-from holdfast.checkpoints.validation import Validator
+from holdfast.checkpoints.validate import Validator
 from holdfast.cli import pointer, wording
 from holdfast.cli.options import CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Style

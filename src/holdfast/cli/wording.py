@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from holdfast.manifest import CheckpointManifest, SinkFailed, SinkStatus
+from holdfast.checkpoints.manifest import CheckpointManifest, SinkFailed, SinkStatus
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGES = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))

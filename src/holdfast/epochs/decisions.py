@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Corrupt
-from holdfast.manifest import CheckpointManifest
 
 
 class Fresh(msgspec.Struct, frozen=True):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints.manifest import CheckpointManifest, SinkCommitStatus, SinkStatus
 from holdfast.epochs.decisions import Fresh, Replay, what_to_do
 from holdfast.epochs.manifests import EpochFacts, Holding, epoch_manifest, with_statuses
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid
-from holdfast.manifest import CheckpointManifest, SinkCommitStatus, SinkStatus
 from holdfast.sinks import EXACTLY_ONCE, Delivery, Descriptor, Sink, StagedOutputGone
 
 if TYPE_CHECKING:

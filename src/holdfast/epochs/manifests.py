@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.manifest import (
+from holdfast.checkpoints.manifest import (
     FORMAT_VERSION,
     BatchObject,
     CheckpointManifest,

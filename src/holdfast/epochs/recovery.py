@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.manifest import CheckpointManifest
 from holdfast.sinks import Standing
 
 OnChange = Literal["fail", "accept", "reset"]

@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints.manifest import BatchObject
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.manifest import BatchObject
 from holdfast.spark.needed import is_final, needed_files, newest_versions
 from holdfast.spark.packing import Packing, pack_on_driver
 from holdfast.spark.workdir import Workdir

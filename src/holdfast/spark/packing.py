@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
-from holdfast.manifest import BatchObject
+from holdfast.checkpoints.manifest import BatchObject
 from holdfast.spark.addresses import read_captured
 from holdfast.spark.workdir import Workdir
 from holdfast.storage.objects import Objects, open_objects

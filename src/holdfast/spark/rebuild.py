@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.base.steps import step
-from holdfast.checkpoints.lcb1 import Batch
+from holdfast.checkpoints.batch_format import Batch
+from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.manifest import BatchObject, CheckpointManifest
 from holdfast.spark.addresses import from_captured, read_captured
 from holdfast.spark.needed import needed_files
 from holdfast.spark.workdir import Belonging, Workdir, mark

@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
 from holdfast.epochs.epoch import NamedSink
 from holdfast.epochs.recovery import Observed, Plan, SeenWorkdir
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
 from holdfast.sinks import Delivery, StagedOutputGone, Standing
 from holdfast.spark.addresses import readdress
 from holdfast.spark.capture import Capture

@@ -11,11 +11,11 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints.manifest import CheckpointManifest, InFlightRecord, SinkCommitStatus
 from holdfast.epochs.epoch import EpochRunner, NamedSink, Operator
 from holdfast.epochs.manifests import EpochFacts, connector_checkpoint, with_statuses
 from holdfast.epochs.recovery import Observed, OnChange, Plan, Wanted, check_start, owing, plan_recovery
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
-from holdfast.manifest import CheckpointManifest, InFlightRecord, SinkCommitStatus
 from holdfast.sinks import Delivery
 from holdfast.spark.attempt import Attempt, WorkdirCapturing, first_line
 from holdfast.spark.capture import Capture

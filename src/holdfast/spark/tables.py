@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints.manifest import ConnectorCheckpoint
 from holdfast.errors import Corrupt
-from holdfast.manifest import ConnectorCheckpoint
 from holdfast.spark.recovering import newest_checkpoint
 from holdfast.spark.workdir import Workdir
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.checkpoints.batcher import CheckpointBatcher
+from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, OperatorCheckpoint
 from holdfast.errors import Invalid
-from holdfast.manifest import BatchObject, CheckpointManifest, OperatorCheckpoint
 from holdfast.testing.conformance_subject import StoreUnderTest, failed, manifest, pending, settled
 
 

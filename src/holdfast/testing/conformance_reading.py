@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.checkpoints.manifest import OperatorCheckpoint
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.manifest import OperatorCheckpoint
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 
 

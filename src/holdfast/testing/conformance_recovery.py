@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.checkpoints.batcher import CheckpointBatcher
-from holdfast.checkpoints.validation import ValidationResult
-from holdfast.manifest import OperatorCheckpoint
+from holdfast.checkpoints.manifest import OperatorCheckpoint
+from holdfast.checkpoints.validate import ValidationResult
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 
 EXTERNAL = {"agg": OperatorCheckpoint.external_slice(0, 5)}

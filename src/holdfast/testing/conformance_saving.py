@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast.checkpoints.batcher import CheckpointBatcher
 from holdfast.checkpoints.layout import DirectoryLayout
+from holdfast.checkpoints.manifest import OperatorCheckpoint, SidecarObject
 from holdfast.errors import Fenced, Invalid
-from holdfast.manifest import OperatorCheckpoint, SidecarObject
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest, with_everything
 
 

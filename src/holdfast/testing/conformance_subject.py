@@ -11,14 +11,14 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.checkpoints.layout import Layout
-from holdfast.checkpoints.store import CheckpointStore
-from holdfast.manifest import (
+from holdfast.checkpoints.manifest import (
     CheckpointManifest,
     ConnectorCheckpoint,
     InFlightRecord,
     OperatorCheckpoint,
     SinkCommitStatus,
 )
+from holdfast.checkpoints.store import CheckpointStore
 from holdfast.storage.objects.store import Objects
 
 CREATED_MS = 1_760_000_000_000

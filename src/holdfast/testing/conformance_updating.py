@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.checkpoints.manifest import CheckpointManifest, OperatorCheckpoint, SinkCommitStatus, SinkStatus
 from holdfast.errors import Corrupt, Fenced, Invalid, NotFound
-from holdfast.manifest import CheckpointManifest, OperatorCheckpoint, SinkCommitStatus, SinkStatus
 from holdfast.testing.conformance_subject import StoreUnderTest, failed, manifest, pending, settled, with_everything
 
 PENDING = SinkCommitStatus.pending()

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
+from holdfast.checkpoints.manifest import OperatorCheckpoint
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.errors import Fenced, Invalid
-from holdfast.manifest import OperatorCheckpoint
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest, pending, settled
 
 

@@ -16,13 +16,13 @@ from holdfast.checkpoints.arguments import check_seconds
 from holdfast.checkpoints.catalog import Catalog, in_parallel
 from holdfast.checkpoints.layout import BATCH
 from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.checkpoints.orphans import Orphan, find_orphans
 from holdfast.checkpoints.retention import Held, removable
-from holdfast.checkpoints.sidecars import Sidecars
+from holdfast.checkpoints.sidecar import Sidecars
 from holdfast.checkpoints.statesum import inline_hash
-from holdfast.checkpoints.validation import Validator
+from holdfast.checkpoints.validate import Validator
 from holdfast.errors import Corrupt
-from holdfast.manifest import CheckpointManifest
 from holdfast.storage.objects.store import ObjectInfo
 
 log = logging.getLogger("holdfast.checkpoints")

@@ -16,8 +16,8 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.checkpoints.catalog import Catalog
+from holdfast.checkpoints.manifest import SidecarObject
 from holdfast.errors import Conflict, Corrupt, Fenced
-from holdfast.manifest import SidecarObject
 from holdfast.storage.objects.store import Bytes
 
 REMEMBERED = 16

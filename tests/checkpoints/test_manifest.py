@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast import CheckpointManifest, ConnectorCheckpoint, InFlightRecord, OperatorCheckpoint, SinkCommitStatus
-from holdfast.checkpoints import document
+from holdfast.checkpoints import manifest_json
+from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SinkFailed
 from holdfast.errors import Corrupt, Invalid
-from holdfast.manifest import BatchObject, HoldfastSection, Issue, SinkFailed
 from holdfast.testing.conformance_subject import manifest, with_everything
 
 THE_22_FIELDS = [
@@ -45,17 +45,17 @@ THE_22_FIELDS = [
 
 
 def through_json(found: CheckpointManifest) -> CheckpointManifest:
-    return document.decode(document.encode(found), about="test")
+    return manifest_json.decode(manifest_json.encode(found), about="test")
 
 
 def plain(found: CheckpointManifest) -> dict[str, Any]:
-    raw: dict[str, Any] = json.loads(document.encode(found))
+    raw: dict[str, Any] = json.loads(manifest_json.encode(found))
     return raw
 
 
 def parsed(**fields: Any) -> CheckpointManifest:
     mandatory = {"version": 1, "checkpoint_id": 1, "epoch": 1, "timestamp_ms": 1}
-    return document.decode(json.dumps(mandatory | fields).encode(), about="test")
+    return manifest_json.decode(json.dumps(mandatory | fields).encode(), about="test")
 
 
 # Defaults and JSON
@@ -94,14 +94,14 @@ def test_json_round_trip() -> None:
 
 
 def test_json_is_deterministic() -> None:
-    assert document.encode(with_everything(3)) == document.encode(through_json(with_everything(3)))
+    assert manifest_json.encode(with_everything(3)) == manifest_json.encode(through_json(with_everything(3)))
 
 
 def test_only_four_fields_are_mandatory() -> None:
     assert parsed() == CheckpointManifest(1, 1, 1, 1)
     for field in ("version", "checkpoint_id", "epoch", "timestamp_ms"):
         with pytest.raises(Corrupt) as caught:
-            document.decode(
+            manifest_json.decode(
                 b'{"version":1,"checkpoint_id":1,"epoch":1,"timestamp_ms":1}'.replace(field.encode(), b"x"),
                 about="the file",
             )
@@ -113,7 +113,7 @@ def test_only_four_fields_are_mandatory() -> None:
 def test_missing_field_has_its_default(field: str) -> None:
     whole = plain(with_everything(1))
     del whole[field], whole["holdfast"]
-    found = document.decode(json.dumps(whole).encode(), about="test")
+    found = manifest_json.decode(json.dumps(whole).encode(), about="test")
     assert getattr(found, field) == getattr(CheckpointManifest(1, 1, 1, 1), field)
 
 
@@ -264,20 +264,22 @@ def test_unknown_fields_survive_at_every_level() -> None:
     raw["table_offsets"]["customers"] |= UNKNOWN
     raw["operator_states"]["dedup"] |= UNKNOWN
     raw["inflight_data"]["join"][1] |= UNKNOWN
-    found = document.decode(json.dumps(raw).encode(), about="test")
+    found = manifest_json.decode(json.dumps(raw).encode(), about="test")
     again = plain(found)
     del again["holdfast"]
     assert again == raw
-    assert plain(document.decode(document.encode(found), about="test")).keys() == (raw | {"holdfast": 0}).keys()
+    assert (
+        plain(manifest_json.decode(manifest_json.encode(found), about="test")).keys() == (raw | {"holdfast": 0}).keys()
+    )
 
 
 def test_unknown_fields_of_our_own_section_survive() -> None:
     section = HoldfastSection(write_id="w", unknown={"from_2027": [1]})
-    body = document.encode(manifest(1, holdfast=section))
+    body = manifest_json.encode(manifest(1, holdfast=section))
     assert json.loads(body)["holdfast"]["from_2027"] == [1]
-    found = document.decode(body, about="test")
-    assert json.loads(document.encode(found))["holdfast"]["from_2027"] == [1]
-    assert document.encode(found) == body
+    found = manifest_json.decode(body, about="test")
+    assert json.loads(manifest_json.encode(found))["holdfast"]["from_2027"] == [1]
+    assert manifest_json.encode(found) == body
 
 
 def test_unknown_field_cannot_shadow_a_known_one() -> None:
@@ -399,7 +401,7 @@ def test_validate_never_raises(field: str, value: Any) -> None:
 
 
 def test_checksum_is_last_and_covers_everything_else() -> None:
-    body = document.encode(with_everything(1))
+    body = manifest_json.encode(with_everything(1))
     assert body.endswith(b'"\n  }\n}\n')
     digits = json.loads(body)["holdfast"]["checksum"].removeprefix("sha256:")
     assert len(digits) == 64
@@ -420,4 +422,4 @@ def test_what_is_written_can_be_read(limit_of: str) -> None:
     found = replace(manifest(1), **{limit_of: 2**64 - 1})
     assert getattr(through_json(found), limit_of) == 2**64 - 1
     with pytest.raises(Invalid):
-        document.encode(replace(manifest(1), **{limit_of: 2**64}))
+        manifest_json.encode(replace(manifest(1), **{limit_of: 2**64}))

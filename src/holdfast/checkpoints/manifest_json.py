@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.base.codec import converted, json_decoder
+from holdfast.checkpoints.manifest import MAX_U64, UNKNOWN_KEY, CheckpointManifest
 from holdfast.errors import Corrupt, Invalid
-from holdfast.manifest import MAX_U64, UNKNOWN_KEY, CheckpointManifest
 
 MAX_MANIFEST_BYTES = 64 << 20
 _MARK = "sha256:"

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoints import lcb1
+from holdfast.checkpoints import batch_format
 from holdfast.errors import Corrupt, Invalid, NotFound
 
 ENTRIES = [("partition-0/agg", b"first"), ("partition-1/agg", b""), ("größe", b"\x00\xff" * 40)]
 
 
 def joined(entries: list[tuple[str, bytes]]) -> bytes:
-    return b"".join(lcb1.encode(entries))
+    return b"".join(batch_format.encode(entries))
 
 
 def frames_by_hand(entries: list[tuple[bytes, bytes]]) -> bytes:
@@ -39,20 +39,20 @@ def file_by_hand(
     return b"LCB1" + struct.pack("<III", version, count, size) + crc + body
 
 
-def refusal(body: bytes, *, limit: int = lcb1.MAX_RAW) -> str:
+def refusal(body: bytes, *, limit: int = batch_format.MAX_RAW) -> str:
     with pytest.raises(Corrupt) as caught:
-        lcb1.Batch(body, about="checkpoints/batch-000007.lz4", limit=limit)
+        batch_format.Batch(body, about="checkpoints/batch-000007.lz4", limit=limit)
     assert "checkpoints/batch-000007.lz4" in str(caught.value)
     return caught.value.code
 
 
 def test_round_trip_keeps_entries_and_order() -> None:
-    assert lcb1.decode(joined(ENTRIES), about="x") == ENTRIES
+    assert batch_format.decode(joined(ENTRIES), about="x") == ENTRIES
 
 
 @given(st.lists(st.tuples(st.text(), st.binary(max_size=200)), unique_by=lambda entry: entry[0]))
 def test_every_batch_round_trips(entries: list[tuple[str, bytes]]) -> None:
-    assert lcb1.decode(joined(entries), about="x") == entries
+    assert batch_format.decode(joined(entries), about="x") == entries
 
 
 def test_written_bytes_are_laminardb_s() -> None:
@@ -67,7 +67,7 @@ def test_written_bytes_are_laminardb_s() -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_reads_files_built_by_hand(version: int) -> None:
     raw = frames_by_hand([(b"a", b"1"), ("ö".encode(), b"22")])
-    batch = lcb1.Batch(file_by_hand(raw, 2, version=version), about="x")
+    batch = batch_format.Batch(file_by_hand(raw, 2, version=version), about="x")
     assert batch.version == version
     assert list(batch.entries()) == [("a", b"1"), ("ö", b"22")]
 
@@ -75,11 +75,13 @@ def test_reads_files_built_by_hand(version: int) -> None:
 def test_crc_is_castagnoli() -> None:
     assert google_crc32c.value(b"123456789") == 0xE3069283  # the check value of CRC-32C, RFC 3720
     long_enough_for_three_pieces = bytes(range(256)) * 10_000
-    assert lcb1._crc32c(memoryview(long_enough_for_three_pieces)) == google_crc32c.value(long_enough_for_three_pieces)
+    assert batch_format._crc32c(memoryview(long_enough_for_three_pieces)) == google_crc32c.value(
+        long_enough_for_three_pieces
+    )
 
 
 def test_reads_one_entry_without_copying() -> None:
-    batch = lcb1.Batch(joined([("small", b"s"), ("large", bytes(10_000_000))]), about="x")
+    batch = batch_format.Batch(joined([("small", b"s"), ("large", bytes(10_000_000))]), about="x")
     tracemalloc.start()
     assert batch.read("small") == b"s"
     assert batch.read("large").nbytes == 10_000_000
@@ -93,28 +95,28 @@ def test_reads_one_entry_without_copying() -> None:
 
 def test_an_absent_entry_is_not_found() -> None:
     with pytest.raises(NotFound, match=r"batch-1.*'other'|'other'.*batch-1"):
-        lcb1.Batch(joined(ENTRIES), about="batch-1").read("other")
+        batch_format.Batch(joined(ENTRIES), about="batch-1").read("other")
 
 
 def test_accepts_any_buffer_and_copies_it() -> None:
-    packer = lcb1.Packer()
+    packer = batch_format.Packer()
     changing = bytearray(b"abcdef")
     packer.add("array", changing)
     packer.add("every other", memoryview(changing)[::2])
     packer.add("wide", memoryview(struct.pack("<3I", 1, 2, 3)).cast("I"))
     changing[:] = b"xxxxxx"
-    entries = lcb1.decode(memoryview(bytearray(b"".join(packer.encode()))), about="x")
+    entries = batch_format.decode(memoryview(bytearray(b"".join(packer.encode()))), about="x")
     assert entries == [("array", b"abcdef"), ("every other", b"ace"), ("wide", struct.pack("<3I", 1, 2, 3))]
 
 
 def test_a_batch_grows_beyond_its_first_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lcb1, "_FIRST_MEMORY", 4 << 20)
-    packer = lcb1.Packer()
+    monkeypatch.setattr(batch_format, "_FIRST_MEMORY", 4 << 20)
+    packer = batch_format.Packer()
     entries = [(str(n), bytes([n]) * 1_000_000) for n in range(30)]
     for count in (7, 30, 30):  # grown, grown again from kept memory, begun anew
         for key, data in entries[:count]:
             packer.add(key, data)
-        assert lcb1.decode(b"".join(packer.encode()), about="x") == entries[:count]
+        assert batch_format.decode(b"".join(packer.encode()), about="x") == entries[:count]
         packer.clear()
         assert (len(packer), packer.size) == (0, 0)
 
@@ -125,14 +127,14 @@ def test_a_small_batch_takes_little_memory() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
     before = resident()
-    packers = [lcb1.Packer() for _ in range(100)]
+    packers = [batch_format.Packer() for _ in range(100)]
     for packer in packers:
         packer.add("small", bytes(1000))
     assert resident() - before < 50_000_000
 
 
 def test_memory_is_kept_for_the_next_batch_but_not_all_of_it() -> None:
-    packer = lcb1.Packer()
+    packer = batch_format.Packer()
     packer.add("usual", bytes(9_000_000))
     usual = packer._memory
     packer.clear()
@@ -154,7 +156,7 @@ def test_memory_is_kept_for_the_next_batch_but_not_all_of_it() -> None:
     ],
 )
 def test_a_refused_entry_changes_nothing(key: str, data: bytes, code: str) -> None:
-    packer = lcb1.Packer()
+    packer = batch_format.Packer()
     packer.add("twice", b"1")
     before = packer.encode()
     with pytest.raises(Invalid) as caught:
@@ -164,20 +166,20 @@ def test_a_refused_entry_changes_nothing(key: str, data: bytes, code: str) -> No
 
 
 def test_sizes_never_wrap() -> None:
-    nothing_touches_these_pages = mmap.mmap(-1, lcb1.MAX_RAW, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    packer = lcb1.Packer()
+    nothing_touches_these_pages = mmap.mmap(-1, batch_format.MAX_RAW, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    packer = batch_format.Packer()
     with memoryview(nothing_touches_these_pages) as view:
-        for size in (lcb1.MAX_RAW, lcb1.MAX_RAW - 8):
+        for size in (batch_format.MAX_RAW, batch_format.MAX_RAW - 8):
             with pytest.raises(Invalid) as caught:
                 packer.add("k", view[:size])
             assert caught.value.code == "batch.too-large"
         packer.add("k", view[:100])
         with pytest.raises(Invalid):
-            packer.add("l", view[: lcb1.MAX_RAW - 100 - 9 - 8])
+            packer.add("l", view[: batch_format.MAX_RAW - 100 - 9 - 8])
     assert (len(packer), packer.size) == (1, 109)
     assert packer._memory is not None
-    assert len(packer._memory) == lcb1._FIRST_MEMORY
-    assert lcb1.MAX_RAW < 2**32
+    assert len(packer._memory) == batch_format._FIRST_MEMORY
+    assert batch_format.MAX_RAW < 2**32
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -192,7 +194,7 @@ def test_every_flipped_bit_is_noticed() -> None:
 def test_every_truncation_is_noticed(version: int) -> None:
     raw = frames_by_hand([(b"a", b"1" * 100), (b"b", bytes(range(200)))])
     body = file_by_hand(raw, 2, version=version)
-    assert len(lcb1.decode(body, about="x")) == 2
+    assert len(batch_format.decode(body, about="x")) == 2
     codes = {refusal(body[:length]) for length in range(len(body))}
     assert codes == {"batch.short", *(["batch.crc"] if version == 2 else ["batch.lz4", "batch.size"])}
 
@@ -202,14 +204,14 @@ def test_random_bytes_are_corrupt_and_nothing_worse(tail: bytes) -> None:
     for body in (tail, b"LCB1" + tail, b"LCB1\x02\0\0\0" + tail):
         refusal(body)
     with contextlib.suppress(Corrupt):  # without a CRC, a few zeros are an empty batch
-        lcb1.decode(b"LCB1\x01\0\0\0" + tail, about="x")
+        batch_format.decode(b"LCB1\x01\0\0\0" + tail, about="x")
 
 
 @given(st.binary(max_size=300), st.integers(0, 40), st.sampled_from([1, 2]))
 def test_random_frames_are_corrupt_or_exactly_what_they_say(raw: bytes, count: int, version: int) -> None:
     body = file_by_hand(raw, count, version=version)
     with contextlib.suppress(Corrupt):
-        entries = lcb1.decode(body, about="x")
+        entries = batch_format.decode(body, about="x")
         assert len(entries) == count
         assert frames_by_hand([(key.encode(), data) for key, data in entries]) == raw
 
@@ -218,13 +220,13 @@ def test_random_frames_are_corrupt_or_exactly_what_they_say(raw: bytes, count: i
 def test_random_blocks_are_corrupt_and_nothing_worse(block: bytes, size: int) -> None:
     for version in (1, 2):
         with contextlib.suppress(Corrupt):
-            lcb1.decode(file_by_hand(b"", 1, version=version, size=size, block=block), about="x")
+            batch_format.decode(file_by_hand(b"", 1, version=version, size=size, block=block), about="x")
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_tiny_file_that_claims_gigabytes_allocates_nothing(version: int) -> None:
     body = file_by_hand(b"", 0, version=version, size=0xFFFF_FFFF, block=b"\x00")
-    modest = file_by_hand(b"", 0, version=version, size=lcb1.MAX_RAW, block=b"\x1f" + b"\xff" * 60)
+    modest = file_by_hand(b"", 0, version=version, size=batch_format.MAX_RAW, block=b"\x1f" + b"\xff" * 60)
     many = file_by_hand(b"", 0xFFFF_FFFF, version=version)
     tracemalloc.start()
     for hostile in (body, modest, many):
@@ -238,13 +240,13 @@ def test_the_best_ratio_that_lz4_reaches_is_accepted() -> None:
     entries = [("zeros", bytes(20_000_000))]
     body = joined(entries)
     assert 20_000_000 / len(body) > 250
-    assert lcb1.decode(body, about="x") == entries
+    assert batch_format.decode(body, about="x") == entries
 
 
 def test_content_above_the_limit_is_refused_before_decompressing() -> None:
     body = joined([("zeros", bytes(1000))])
     assert refusal(body, limit=1012) == "batch.size"
-    assert len(lcb1.Batch(body, about="x", limit=1013)) == 1
+    assert len(batch_format.Batch(body, about="x", limit=1013)) == 1
 
 
 GOOD = frames_by_hand([(b"a", b"1"), (b"b", b"2")])
@@ -291,13 +293,13 @@ def test_each_kind_of_damage_has_its_code(body: bytes, code: str) -> None:
 )
 def test_damage_is_described(frames: list[tuple[bytes, bytes]], count: int, problem: str) -> None:
     with pytest.raises(Corrupt, match=problem):
-        lcb1.decode(file_by_hand(frames_by_hand(frames), count), about="x")
+        batch_format.decode(file_by_hand(frames_by_hand(frames), count), about="x")
 
 
 def test_a_newer_version_is_named_as_a_possibility() -> None:
     with pytest.raises(Corrupt, match="version 3 is either damage or newer"):
-        lcb1.decode(file_by_hand(GOOD, 2, version=3), about="x")
+        batch_format.decode(file_by_hand(GOOD, 2, version=3), about="x")
 
 
 def test_an_empty_batch_is_a_batch() -> None:
-    assert lcb1.decode(joined([]), about="x") == []
+    assert batch_format.decode(joined([]), about="x") == []

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.checkpoints.catalog import Catalog
+from holdfast.checkpoints.manifest import CheckpointManifest, OperatorCheckpoint, StateVersion
 from holdfast.errors import Corrupt
-from holdfast.manifest import CheckpointManifest, OperatorCheckpoint, StateVersion
 
 INLINE_THRESHOLD = 1 << 20
 INLINE_TOTAL = 4 << 20  # many small states add up, and a manifest is read whole

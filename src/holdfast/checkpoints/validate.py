@@ -12,8 +12,8 @@ from holdfast.checkpoints import statesum
 from holdfast.checkpoints.batcher import read_batch
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import batch_key, is_batch_key
+from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, Issue, StateVersion
 from holdfast.errors import Corrupt, NotFound
-from holdfast.manifest import BatchObject, CheckpointManifest, Issue, StateVersion
 
 Progress = Callable[[int], None]
 """Told how many more bytes have been read."""

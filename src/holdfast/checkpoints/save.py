@@ -7,11 +7,11 @@ from collections.abc import Callable, Set
 import msgspec
 
 from holdfast.base.steps import step
-from holdfast.checkpoints import document
+from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.layout import is_batch_key
+from holdfast.checkpoints.manifest import CheckpointManifest, SidecarObject
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound
-from holdfast.manifest import CheckpointManifest, SidecarObject
 from holdfast.storage.objects.store import Objects
 
 
@@ -95,12 +95,12 @@ def stamped(
         state_checksum=state_checksum,
     )
     others = (sidecar.bytes if sidecar else 0) + sum(batch.bytes for batch in own.batches)
-    rest = len(document.encode(filled)) + others - len("0")
+    rest = len(manifest_json.encode(filled)) + others - len("0")
     total = rest
     while total != rest + len(str(total)):  # the size counts its own digits
         total = rest + len(str(total))
     filled = msgspec.structs.replace(filled, size_bytes=total)
-    return filled, document.encode(filled)
+    return filled, manifest_json.encode(filled)
 
 
 def create_manifest(catalog: Catalog, checkpoint_id: int, body: bytes) -> None:
@@ -124,6 +124,6 @@ def create_manifest(catalog: Catalog, checkpoint_id: int, body: bytes) -> None:
 
 def _holds(catalog: Catalog, key: str, body: bytes) -> bool:
     try:
-        return catalog.objects.read(key, limit=document.MAX_MANIFEST_BYTES) == body
+        return catalog.objects.read(key, limit=manifest_json.MAX_MANIFEST_BYTES) == body
     except (NotFound, Corrupt):
         return False
