@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive
 
 from holdfast import CheckpointManifest, CheckpointStore
 from holdfast.base.steps import observe
@@ -28,12 +27,13 @@ from holdfast.spark.capture import (
     Holding,
     choose_repacked,
 )
-from holdfast.spark.needed import needed_files
 from holdfast.spark.packing import pack_on_driver
 from holdfast.spark.rebuild import compare, rebuild
 from holdfast.spark.workdir import MARKER, Workdir
+from holdfast.sparkdir.state_files import needed_files
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 from places import MemoryPlace
+from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive
 
 
 class Driver:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from workdir_files import OWNER, QUERY_ID, HandMade, HdfsState
 
 from holdfast import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints.manifest import HoldfastSection
@@ -21,6 +20,7 @@ from holdfast.spark.tables import ReferenceTable, pin_table
 from holdfast.spark.workdir import MARKER
 from holdfast.testing.conformance_subject import StoreUnderTest, manifest
 from places import MemoryPlace
+from workdir_files import OWNER, QUERY_ID, HandMade, HdfsState
 
 PENDING, COMMITTED = SinkCommitStatus.pending(), SinkCommitStatus.committed()
 

@@ -16,9 +16,9 @@ from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.manifest import BatchObject
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.spark.needed import is_final, needed_files, newest_versions
 from holdfast.spark.packing import Packing, pack_on_driver
 from holdfast.spark.workdir import Workdir
+from holdfast.sparkdir.state_files import is_final, needed_files, newest_versions
 
 REPACKED_AT_LEAST = 64 << 10
 """So many bytes may always be written again, to let go of objects that are kept for little."""

@@ -18,8 +18,8 @@ from holdfast.checkpoints.batch_format import Batch
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.spark.addresses import from_captured, read_captured
-from holdfast.spark.needed import needed_files
 from holdfast.spark.workdir import Belonging, Workdir, mark
+from holdfast.sparkdir.state_files import needed_files
 from holdfast.storage.objects.store import Objects
 
 MAX_NAME = 255

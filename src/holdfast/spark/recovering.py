@@ -16,10 +16,10 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.sinks import Delivery, StagedOutputGone, Standing
 from holdfast.spark.addresses import readdress
 from holdfast.spark.capture import Capture
-from holdfast.spark.checksums import differs_from_checksum, orphaned_checksums
-from holdfast.spark.needed import is_ahead
 from holdfast.spark.rebuild import Comparison, compare, rebuild
 from holdfast.spark.workdir import OWN_NAMES, SPOOL, Belonging, Workdir
+from holdfast.sparkdir.checksums import differs_from_checksum, orphaned_checksums
+from holdfast.sparkdir.state_files import is_ahead
 
 _SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", ".metadata.crc"} | OWN_NAMES
 

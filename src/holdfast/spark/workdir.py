@@ -22,7 +22,7 @@ import msgspec
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
-from holdfast.spark.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
+from holdfast.sparkdir.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
 
 SPOOL = ".spool"
 """How the directories begin in which a frame waits that may not be computed twice."""

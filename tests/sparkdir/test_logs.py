@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.spark.logs import (
+from holdfast.sparkdir.logs import (
     CommittedBatch,
     PlannedBatch,
     parse_commit,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.spark.checksums import checksum_file, differs_from_checksum, orphaned_checksums
+from holdfast.sparkdir.checksums import checksum_file, differs_from_checksum, orphaned_checksums
 
 COMMIT = b'v1\n{"nextBatchWatermarkMs":1767225679000}'
 SUMS = bytes.fromhex("63726300 00000200 988a736f")

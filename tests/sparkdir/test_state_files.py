@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workdir_files import archive, archive_with, states_of
 
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.spark.needed import is_captured, is_final, needed_files, needed_state, referred_names
+from holdfast.sparkdir.state_files import is_captured, is_final, needed_files, needed_state, referred_names
+from workdir_files import archive, archive_with, states_of
 
 
 def unread(path: str) -> bytes:

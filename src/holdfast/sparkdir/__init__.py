@@ -1,0 +1,1 @@
+"""Spark's checkpoint directory, read only: no Spark, no effects, nothing of Holdfast's."""
