@@ -43,11 +43,11 @@ demo: java $(READY) ## run the demonstration
 	$(BIN)/python examples/demo.py $(ARGS)
 
 $(CLASSES): $(READY)
-	@$(BIN)/python tests/spark/put_classes_aside.py
+	@$(BIN)/python tests/pipeline/put_classes_aside.py
 
 soak: java $(READY) $(CLASSES) ## every step killed, every file damaged, random deaths: hours
 	$(BIN)/pytest -m soak
-	$(BIN)/python tests/spark/soak.py $(ARGS)
+	$(BIN)/python tests/pipeline/soak.py $(ARGS)
 
 bench: $(READY) ## run the benchmarks and print a table
 	$(BIN)/python -m bench $(ARGS)

@@ -220,9 +220,9 @@ def _with_history(spark: Any, folder: Path) -> Row:
 
 
 def _rebuild(folder: Path) -> Row:
-    from holdfast.spark.capture import Capture
-    from holdfast.spark.rebuild import rebuild
-    from holdfast.spark.workdir import Belonging, Workdir
+    from holdfast.pipeline.workdir.restore import rebuild
+    from holdfast.pipeline.workdir.snapshot import Capture
+    from holdfast.pipeline.workdir.workdir import Belonging, Workdir
 
     source = Workdir(folder / "workdir")
     _make_state(source.path, 1 << 30)

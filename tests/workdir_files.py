@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from holdfast.spark.workdir import Belonging, Workdir
+from holdfast.pipeline.workdir.workdir import Belonging, Workdir
 
 OWNER = Belonging("orders", "memory://orders")
 QUERY_ID = "9f1c0a7e-0000-4000-8000-000000000001"

@@ -12,8 +12,8 @@ import holdfast
 from holdfast import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints import CheckpointBatcher
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection
+from holdfast.pipeline.workdir.workdir import Belonging, Workdir
 from holdfast.spark import EpochReport
-from holdfast.spark.workdir import Belonging, Workdir
 
 NOW = 1_767_225_679_000
 QUERY = "cde978fc-2d7a-490e-b9d1-eb420c62384a"

@@ -31,7 +31,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from pipelines import report
 from holdfast.spark import Notice
-from holdfast.spark.reports import tell
+from holdfast.pipeline.reports import tell
 """
 QUIET = {"SPARK_LOCAL_IP": "127.0.0.1"}
 
@@ -254,7 +254,7 @@ def test_warnings_of_the_library_are_notices_unless_the_file_logs_itself(file):
 def test_restarts_are_passed_on(file):
     path = file(
         """
-        from holdfast.spark.running import restarts_by_default
+        from holdfast.pipeline.supervisor import restarts_by_default
         tell(Notice("orders", f"{restarts_by_default()} restarts"))
         """
     )

@@ -11,12 +11,12 @@ import msgspec
 from holdfast.checkpoints import RecoveryReport
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli.reading import Opened
-from holdfast.epochs.recovery import Observed, Plan, Wanted, plan_recovery
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.spark.entrance import close_entrances
-from holdfast.spark.rebuild import rebuild
-from holdfast.spark.recovering import look, look_at_workdir
-from holdfast.spark.workdir import Belonging, Workdir
+from holdfast.pipeline.recovery import look, look_at_workdir
+from holdfast.pipeline.recovery_plan import Observed, Plan, Wanted, plan_recovery
+from holdfast.pipeline.workdir.fence import close_entrances
+from holdfast.pipeline.workdir.restore import rebuild
+from holdfast.pipeline.workdir.workdir import Belonging, Workdir
 from holdfast.storage.objects import LocalObjects
 
 

@@ -17,8 +17,8 @@ import msgspec
 from holdfast.base import steps
 from holdfast.cli.following import DOING
 from holdfast.cli.screens import Screen
+from holdfast.pipeline.reports import Event
 from holdfast.spark import Notice, watch
-from holdfast.spark.reports import Event
 
 TICK = 0.25
 

@@ -33,8 +33,8 @@ from holdfast.cli.screens import Lines, Picture, Screen, Stream
 from holdfast.cli.streams import Way, captured_terminal, set_aside_output
 from holdfast.cli.wording import printable
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.pipeline.reports import Event, tell
 from holdfast.spark import Notice, watch
-from holdfast.spark.reports import Event, tell
 
 TERMINATED = 128 + signal.SIGTERM
 OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}

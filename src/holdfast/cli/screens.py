@@ -13,8 +13,8 @@ from holdfast.cli.machine import write
 from holdfast.cli.output import ENVELOPE_VERSION, Cell, Style
 from holdfast.cli.people import PeopleOutput
 from holdfast.cli.wording import moment, printable
+from holdfast.pipeline.reports import Event
 from holdfast.spark import EpochReport, Notice
-from holdfast.spark.reports import Event
 
 
 def clock_ms() -> int:

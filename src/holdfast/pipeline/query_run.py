@@ -1,0 +1,219 @@
+"""One attempt at running a pipeline: a query of Spark's, from its start to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.base.stopping import StopRequest
+from holdfast.pipeline.epoch import EpochRunner
+from holdfast.pipeline.epoch_manifest import EpochFacts, Holding
+from holdfast.pipeline.reports import EpochReport, StepClock, tell
+from holdfast.pipeline.workdir.snapshot import Capture, Captured
+from holdfast.pipeline.workdir.workdir import Workdir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL = 0.1
+PY4J_SAYS = "An error occurred while calling"
+_LAG_UNITS = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
+
+
+class WorkdirCapturing:
+    """The capture of an epoch, as the epoch's protocol asks for it."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._last: Captured | None = None
+
+    def take(self, facts: EpochFacts) -> Holding:
+        self._last = self._capture.take(facts.batch_id, facts.epoch)
+        return Holding(self._last.batches, self._last.inherited)
+
+    def settle(self) -> None:
+        if self._last is not None:
+            self._capture.settle(self._last)
+            self._last = None
+
+
+class StopRequested(Exception):
+    """A batch that came after the pipeline was asked to stop: ends the query, and nothing of it was begun."""
+
+
+class Attempt:
+    """A running query whose every batch is an epoch of ours."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        workdir: Workdir,
+        sources: tuple[str, ...],
+        runner: EpochRunner,
+        facts_of: Callable[[int, Mapping[str, Any]], EpochFacts],
+        lineage: int,
+        replays: bool,
+    ) -> None:
+        self._pipeline = pipeline
+        self._workdir = workdir
+        self._sources = sources
+        self._runner = runner
+        self._facts_of = facts_of
+        self._lineage = lineage
+        self.replays = replays
+        """Whether Spark begins with an epoch that was decided before."""
+        self.has_come_to_a_batch = False
+        """Whether Spark has called us at all: if not, it may be its directory that it gave up over."""
+        self._stopping = StopRequest()
+        self._steps = StepClock()
+        self._done: dict[int, tuple[dict[str, float], bool]] = {}
+        self._reporting = threading.Lock()
+        self._reported = -1
+        self._summary: dict[str, Any] = {}
+        self._was_refused = False
+        self.failure: BaseException | None = None
+        self.epochs = 0
+        """How many this attempt has delivered; one that was run again is not among them."""
+        self.query: StreamingQuery | None = None
+
+    def run_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """What Spark calls for each batch. Returns only once every sink has the epoch."""
+        self.has_come_to_a_batch = True
+        self.report()  # of the one before, if nobody waits for the end
+        if self._stopping.is_made():
+            # Spark has planned one batch more. It is not begun; the next start finds it planned and runs it.
+            self._was_refused = True
+            raise StopRequested
+        try:
+            facts = self._facts_of(batch_id, self._summary)
+            self._steps.taken()
+            is_replay = facts.epoch == self._runner.delivered
+            self._runner.run(frame, facts)
+            self._done[batch_id] = (self._steps.taken(), is_replay)
+            self.epochs += not is_replay
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def await_end(self, timeout: float | None = None) -> bool:
+        """Wait until the query has ended, reporting epochs as they are done; False if the time is up before."""
+        assert self.query is not None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.query.isActive:
+            self.report()
+            if self._stopping.is_made():
+                self._end_if_idle()
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            with contextlib.suppress(Exception):  # the failure is looked at when it has ended
+                self.query.awaitTermination(POLL)  # type: ignore[arg-type]
+        self.report()
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Let go of what an attempt holds on to in this process."""
+        self._steps.close()
+
+    def ask_to_stop(self) -> None:
+        """Finish the epoch that is under way, begin no other. Safe in a signal handler."""
+        self._stopping.make()
+
+    def raise_failure(self) -> None:
+        """Raise what ended the query, if it did not end well: our own error rather than Spark's report of it."""
+        assert self.query is not None
+        ended = self.query.exception()
+        if self.failure is not None:
+            raise self.failure
+        if ended is not None and not self._was_refused:
+            raise ended
+
+    def _end_if_idle(self) -> None:
+        """Stop a query that waits for its next trigger; one that does not is stopped by its next batch."""
+        assert self.query is not None
+        if not self.query.status["isTriggerActive"]:
+            self.query.stop()
+
+    def report(self) -> None:
+        """Tell about every epoch that Spark counts as done since the last call, unless somebody is at it already."""
+        if self.query is None or not self._reporting.acquire(blocking=False):
+            return
+        try:
+            self._report(self.query)
+        finally:
+            self._reporting.release()
+
+    def _report(self, query: StreamingQuery) -> None:
+        last = query.lastProgress if max(list(self._done), default=-1) > self._reported else None
+        if last is None or last["batchId"] <= self._reported:
+            return
+        for progress in query.recentProgress if last["batchId"] > self._reported + 1 else [last]:
+            batch_id = progress["batchId"]
+            if batch_id <= self._reported or batch_id not in self._done:
+                continue
+            steps, is_replay = self._done[batch_id]
+            newest = self._runner.newest
+            self._reported = batch_id
+            self._summary = _summary(progress, self._sources)
+            for number in [number for number in list(self._done) if number < batch_id]:
+                del self._done[number]  # in place: another thread adds to it
+            tell(
+                EpochReport(
+                    pipeline=self._pipeline,
+                    epoch=batch_id + 1,
+                    lineage=self._lineage,
+                    checkpoint_id=newest.checkpoint_id if newest else 0,
+                    rows=int(progress["numInputRows"]),
+                    rows_per_second=float(progress["processedRowsPerSecond"] or 0.0),
+                    seconds=self._summary["seconds"],
+                    watermark=newest.watermark if newest else None,
+                    lag=self._summary["lag"],
+                    steps=steps,
+                    sinks=_statuses(newest),
+                    checkpoint_bytes=newest.size_bytes if newest else 0,
+                    is_replay=is_replay,
+                )
+            )
+
+
+def _summary(progress: Any, sources: Sequence[str]) -> dict[str, Any]:
+    """What the next checkpoint says of this epoch, so that the store alone can tell how the pipeline fares."""
+    return {
+        "epoch": progress["batchId"] + 1,
+        "rows": int(progress["numInputRows"]),
+        "rows_per_second": round(float(progress["processedRowsPerSecond"] or 0.0), 3),
+        "seconds": dict(progress["durationMs"]).get("triggerExecution", 0) / 1000,
+        "lag": _lag(progress, sources),
+    }
+
+
+def _lag(progress: Any, sources: Sequence[str]) -> dict[str, str]:
+    """How far each source says it is behind; most say nothing."""
+    found = {}
+    for name, source in zip(sources, progress["sources"], strict=False):
+        metrics = dict(source["metrics"] or {})
+        for key, unit in _LAG_UNITS.items():
+            if key in metrics:
+                found[name] = f"{metrics[key]} {unit}"
+                break
+    return found
+
+
+def _statuses(newest: Any) -> dict[str, str]:
+    if newest is None:
+        return {}
+    return {
+        name: status if isinstance(status, str) else f"Failed: {status.reason}"
+        for name, status in newest.sink_commit_statuses.items()
+    }
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its kind if it says nothing. Py4J's says only which call it was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[1].removeprefix(": ") if lines[0].startswith(PY4J_SAYS) and len(lines) > 1 else lines[0]

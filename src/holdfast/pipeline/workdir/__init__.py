@@ -1,0 +1,1 @@
+"""The directory Spark keeps its own progress in: fenced, captured with each epoch, restored."""

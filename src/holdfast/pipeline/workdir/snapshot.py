@@ -1,0 +1,174 @@
+"""Taking what Spark needs out of the workdir into batch objects, only what no earlier checkpoint holds.
+
+Captured for batch N is what running N again needs: state of version N, which is final, because Spark counts N-1 as
+done. Nothing that is still being written is ever read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from holdfast.base.steps import step
+from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints.manifest import BatchObject
+from holdfast.errors import Corrupt, HoldfastError
+from holdfast.pipeline.workdir.pack import Packing, pack_on_driver
+from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.sparkdir.state_files import is_final, needed_files, newest_versions
+
+REPACKED_AT_LEAST = 64 << 10
+"""So many bytes may always be written again, to let go of objects that are kept for little."""
+
+REPACKED_SHARE = 0.05
+MOSTLY_DEAD = 0.5
+
+Stamp = tuple[int, int]
+"""Size and time of change: a file that has the same is the same."""
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """Where a file's bytes are in the store, and how it looked in the workdir when they were taken."""
+
+    batch: BatchObject
+    size: int
+    stamp: Stamp
+
+
+class Captured(msgspec.Struct, frozen=True):
+    """One capture, written but not yet decided upon."""
+
+    batches: list[BatchObject]
+    inherited: list[BatchObject]
+    holdings: dict[str, Holding]
+    new_bytes: int
+    """Of files, before packing."""
+
+
+def choose_repacked(holdings: Mapping[str, Holding], new_bytes: int) -> set[str]:
+    """Files to write again although the store has them, so that old objects with little left in them can go. Pure.
+
+    Spends at most a small share of what is written anyway; the objects that free most for least come first.
+    """
+    live: dict[str, list[str]] = {}
+    for path, holding in holdings.items():
+        live.setdefault(holding.batch.key, []).append(path)
+    budget = max(REPACKED_AT_LEAST, int(new_bytes * REPACKED_SHARE))
+    chosen: set[str] = set()
+    costs = sorted((sum(holdings[path].size for path in paths), key) for key, paths in live.items())
+    for cost, key in costs:
+        batch = holdings[live[key][0]].batch
+        is_worth_it = len(live[key]) <= batch.entries * MOSTLY_DEAD
+        if is_worth_it and cost <= budget:
+            chosen.update(live[key])
+            budget -= cost
+    return chosen
+
+
+class Capture:
+    """What the store holds of one workdir, and the way to add to it."""
+
+    def __init__(self, workdir: Workdir, store: CheckpointStore, pack: Packing | None = None) -> None:
+        self._workdir = workdir
+        self._store = store
+        self._pack = pack or pack_on_driver
+        self._held: dict[str, Holding] = {}
+        self._order: dict[str, int] = {}
+        self._archives: dict[tuple[str, Stamp], bytes] = {}
+
+    def begin(self, held: Mapping[str, BatchObject], order: Sequence[BatchObject]) -> None:
+        """Go on from a checkpoint whose files are in the workdir as they were captured."""
+        self._order = {batch.key: place for place, batch in enumerate(order)}
+        self._held = {}
+        for path, batch in held.items():
+            found = os.stat(self._workdir.path / path)
+            self._held[path] = Holding(batch, found.st_size, (found.st_size, found.st_mtime_ns))
+
+    def take(self, batch_id: int, epoch: int) -> Captured:
+        """Write everything that batch `batch_id` needs and the store does not have; durable on return.
+
+        Nothing counts until `settle`: an epoch that fails leaves objects that no checkpoint names.
+        """
+        for attempt in range(3):
+            stamps = {path: (found.st_size, found.st_mtime_ns) for path, found in self._workdir.files()}
+            try:
+                needed = needed_files(stamps, batch_id, partial(self._archive, stamps))
+                self._check_complete(needed, batch_id)
+                return self._write(needed, stamps, epoch)
+            except (FileNotFoundError, Corrupt) as problem:
+                # Spark's own clean-up may have come between the look and the read; what is really needed stays.
+                if attempt == 2:
+                    raise _unreadable(self._workdir, problem) from problem
+        raise AssertionError("unreachable")
+
+    def settle(self, captured: Captured) -> None:
+        """The checkpoint that names this capture is saved: from now on it need not be written again."""
+        self._held = captured.holdings
+        self._order = {batch.key: place for place, batch in enumerate([*captured.inherited, *captured.batches])}
+
+    def _write(self, needed: set[str], stamps: Mapping[str, Stamp], epoch: int) -> Captured:
+        held = {path: self._held[path] for path in needed if self._is_held(path, stamps)}
+        new = {path: stamps[path][0] for path in sorted(needed - held.keys())}
+        new_bytes = sum(new.values())
+        # Written again is only what still is as it was taken; the object that has the right bytes of another one stays.
+        spoiled = {holding.batch.key for path, holding in held.items() if holding.stamp != stamps[path]}
+        sound = {path: holding for path, holding in held.items() if holding.batch.key not in spoiled}
+        again = choose_repacked(sound, new_bytes)
+        written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
+        with step("capture.pack", files=len(written), bytes=new_bytes):
+            packed = self._pack(self._store, self._workdir, written, epoch)
+        kept = {path: holding for path, holding in held.items() if path not in again}
+        fresh = {path: Holding(batch, stamps[path][0], stamps[path]) for path, batch in packed.items()}
+        inherited = {holding.batch.key: holding.batch for holding in kept.values()}
+        return Captured(
+            batches=_distinct(packed.values()),
+            inherited=sorted(inherited.values(), key=lambda batch: self._order[batch.key]),
+            holdings={**kept, **fresh},
+            new_bytes=new_bytes,
+        )
+
+    def _check_complete(self, needed: set[str], batch_id: int) -> None:
+        """A checkpoint with a hole is worse than none: it would be trusted."""
+        wanted = {"metadata", f"offsets/{batch_id}"}
+        if batch_id > 0:
+            wanted |= {f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"}
+        missing = sorted(wanted - needed)
+        before, now = newest_versions(self._held), newest_versions(needed)
+        missing += sorted(
+            store for store, version in before.items() if version == batch_id - 1 and now.get(store) != batch_id
+        )
+        if missing:
+            raise Corrupt(f"{missing[0]} is not there, or not whole.", code="workdir.state-file", about=missing[0])
+
+    def _is_held(self, path: str, stamps: Mapping[str, Stamp]) -> bool:
+        """By name for what never changes: where it did, a driver that was taken over is still writing."""
+        if path not in self._held:
+            return False
+        return is_final(path) or self._held[path].stamp == stamps[path]
+
+    def _archive(self, stamps: Mapping[str, Stamp], path: str) -> bytes:
+        """RocksDB's archives never change; one that was read need not be read again."""
+        stamp = stamps[path]
+        if (path, stamp) not in self._archives:
+            if len(self._archives) > 4096:
+                self._archives.clear()
+            self._archives[path, stamp] = (self._workdir.path / path).read_bytes()
+        return self._archives[path, stamp]
+
+
+def _distinct(batches: Iterable[BatchObject]) -> list[BatchObject]:
+    return list({batch.key: batch for batch in batches}.values())
+
+
+def _unreadable(workdir: Workdir, problem: Exception) -> HoldfastError:
+    text = problem.message if isinstance(problem, HoldfastError) else str(problem)
+    return Corrupt(
+        f"The workdir {workdir.home} lacks a file that Spark needs: {text}",
+        code="workdir.incomplete",
+        about=str(workdir.home),
+        unchanged="every checkpoint and every sink",
+        next_step="start the pipeline again: the workdir is rebuilt from the newest checkpoint",
+    )

@@ -1,0 +1,104 @@
+"""Dividing files among executors, and packing them on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.checkpoints import read_batch
+from holdfast.errors import Fenced
+from holdfast.pipeline.workdir import pack
+from holdfast.pipeline.workdir.pack import pack_on_driver, split_evenly
+from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.testing.conformance_subject import StoreUnderTest
+from places import MemoryPlace
+
+SPLITS: list[tuple[dict[str, int], int, list[list[str]]]] = [
+    ({}, 4, []),
+    ({"a": 5}, 4, [["a"]]),
+    ({"a": 5, "b": 5}, 1, [["a", "b"]]),
+    ({"a": 1, "b": 9, "c": 1, "d": 7}, 2, [["b", "c"], ["d", "a"]]),
+    ({"a": 0, "b": 0, "c": 0, "d": 0}, 2, [["a", "c"], ["b", "d"]]),
+    ({"a": 100, "b": 1, "c": 1}, 3, [["a"], ["b"], ["c"]]),
+]
+
+
+@pytest.mark.parametrize(("files", "count", "expected"), SPLITS)
+def test_split(files: dict[str, int], count: int, expected: list[list[str]]) -> None:
+    assert split_evenly(files, count) == expected
+
+
+@given(st.dictionaries(st.text(max_size=4), st.integers(0, 1 << 30), max_size=40), st.integers(1, 9))
+def test_split_is_whole_and_even(files: dict[str, int], count: int) -> None:
+    groups = split_evenly(files, count)
+    assert sorted(path for group in groups for path in group) == sorted(files)
+    assert len(groups) == min(count, len(files))
+    assert all(groups)
+    sizes = [sum(files[path] + 1 for path in group) for group in groups]
+    largest = max(files.values(), default=0)
+    assert max(sizes, default=0) - min(sizes, default=0) <= largest + 1
+
+
+def in_workdir(root: Path, files: Mapping[str, bytes]) -> Workdir:
+    for path, data in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    return Workdir(root)
+
+
+def sizes(files: Mapping[str, bytes]) -> dict[str, int]:
+    return {path: len(data) for path, data in files.items()}
+
+
+def test_packed_on_the_driver(place: StoreUnderTest, tmp_path: Path) -> None:
+    files = {"offsets/0": b"v1", "state/0/0/1.delta": b"\x00\xff" * 40, "sources/0/0": b""}
+    packed = pack_on_driver(place.open(), in_workdir(tmp_path / "w", files), sizes(files), 1)
+    assert packed.keys() == files.keys()
+    (batch,) = set(packed.values())
+    assert (batch.key, batch.entries) == ("checkpoints/batch-000001.lz4", 3)
+    assert place.all_keys() == [batch.key]
+    opened = read_batch(place.objects, batch.key)
+    assert {path: bytes(data) for path, data in opened.entries()} == files
+
+
+def test_packed_apart_where_there_is_much(
+    place: StoreUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "PACKED_TOGETHER", 1000)
+    files = {f"state/0/{number}/1.delta": bytes([number]) * 400 for number in range(7)}
+    packed = pack_on_driver(place.open(), in_workdir(tmp_path / "w", files), sizes(files), 3)
+    assert sorted({batch.key for batch in packed.values()}) == place.all_keys()
+    assert len(place.all_keys()) == 3
+    for path, batch in packed.items():
+        assert bytes(read_batch(place.objects, batch.key).read(path)) == files[path]
+
+
+def test_a_large_file_has_an_object_of_its_own(
+    memory: MemoryPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "PACKED_TOGETHER", 1000)
+    files = {"a": b"small", "b": b"small", "c": b"l" * 1000, "d": b"small"}
+    packed = pack_on_driver(memory.open(), in_workdir(tmp_path / "w", files), sizes(files), 3)
+    assert packed["a"] == packed["b"]
+    assert len({packed[name].key for name in "acd"}) == 3
+    assert packed["c"].entries == 1
+
+
+def test_nothing_to_pack(place: StoreUnderTest, tmp_path: Path) -> None:
+    assert pack_on_driver(place.open(), Workdir(tmp_path / "w"), {}, 1) == {}
+    assert place.all_keys() == []
+
+
+def test_a_driver_that_was_taken_over_packs_nothing(place: StoreUnderTest, tmp_path: Path) -> None:
+    files = {"offsets/0": b"v1"}
+    store = place.open()
+    store.claim("old")
+    place.open().claim("new")
+    before = place.all_keys()
+    with pytest.raises(Fenced):
+        pack_on_driver(store, in_workdir(tmp_path / "w", files), sizes(files), 1)
+    assert place.all_keys() == before

@@ -1,0 +1,196 @@
+"""Pipelines that the crash tests run in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from orders import BEGIN, INDEX_NAMED, LATE_AFTER, SCHEMA
+
+from holdfast.base.steps import observe
+from holdfast.pipeline.workdir import pack
+from holdfast.sinks import DeltaSink, FileSink, IndexSink
+from holdfast.spark import EpochReport, Pipeline, watch
+from holdfast.testing.crash import Acknowledge
+from sparks import FILE_MANAGERS, QUICK_START, java_options, make_session
+
+_ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+_CHANGELOG = {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true"}
+
+PROVIDERS: dict[str, dict[str, str]] = {
+    "hdfs": {},
+    "rocksdb": _ROCKSDB,
+    "rocksdb-changelog": _ROCKSDB | _CHANGELOG,
+    "rocksdb-v2": _ROCKSDB | _CHANGELOG | {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"},
+}
+
+RESTLESS = {
+    # Spark's own housekeeping at its busiest: snapshots, compactions and removals between any two epochs.
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "200ms",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.fileSource.log.compactInterval": "3",
+    "spark.sql.streaming.fileSource.log.cleanupDelay": "0",
+}
+
+MINUTE = f"cast((unix_timestamp(window.start) - {int(BEGIN.timestamp())}) / 60 as long)"
+
+
+class Session:
+    """Spark in a process of its own, started quickly and ended in order."""
+
+    def __init__(self, root: Path, provider: str, *, master: str = "local[2]", **settings: str) -> None:
+        os.environ["JDK_JAVA_OPTIONS"] = QUICK_START  # for the JVM that finds out the command line, too
+        if master.startswith("local-cluster"):
+            import pyspark
+
+            settings["spark.executor.extraJavaOptions"] = java_options()
+            os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)  # its workers start executors from there
+        self.spark = make_session(root / "spark", master=master, **(PROVIDERS[provider] | RESTLESS | settings))
+
+    def end(self) -> None:
+        """Stop Spark and wait for its JVM."""
+        gateway: Any = self.spark.sparkContext._gateway
+        self.spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def revenue_of(orders: Any) -> Any:
+    """Revenue per shop and minute."""
+    from pyspark.sql import functions
+
+    return (
+        orders.withWatermark("at", f"{LATE_AFTER} seconds")
+        .groupBy("shop", functions.window("at", "1 minute"))
+        .agg(functions.sum("amount").alias("total"), functions.count("*").alias("orders"))
+        .select("shop", functions.expr(MINUTE).alias("minute"), "total", "orders")
+    )
+
+
+def revenue_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
+    """Revenue per shop and minute, as changed rows into files and merged into a Delta table.
+
+    Spark writes its own files in the way that it does for everybody, with a process here and there.
+    """
+    usual = f"{FILE_MANAGERS}.FileContextBasedCheckpointFileManager"
+    spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", usual)
+    pipeline = Pipeline(name, checkpoints=place / "store")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    frame = revenue_of(pipeline.source("orders", stream))
+    pipeline.sink("files", FileSink(place / "files"))
+    pipeline.sink("table", DeltaSink(place / "table", key=["shop", "minute"]))
+    return pipeline, frame
+
+
+def luck_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
+    """The same with a column that is another each time it is computed, appended to files and to a Delta table."""
+    from pyspark.sql import functions
+
+    # Not rand(), whose seed is part of the plan: a partition that is computed again has the same luck then.
+    draw = functions.udf(lambda: random.SystemRandom().random(), "double").asNondeterministic()
+    pipeline = Pipeline(name, checkpoints=place / "store")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    frame = (
+        pipeline.source("orders", stream)
+        .withColumn("luck", draw())
+        .withWatermark("at", f"{LATE_AFTER} seconds")
+        .groupBy("shop", functions.window("at", "1 minute"))
+        .agg(
+            functions.sum("amount").alias("total"),
+            functions.count("*").alias("orders"),
+            functions.sum("luck").alias("luck"),
+        )
+        .select("shop", functions.expr(MINUTE).alias("minute"), "total", "orders", "luck")
+    )
+    pipeline.sink("files", FileSink(place / "files"))
+    pipeline.sink("table", DeltaSink(place / "table"), view=lambda rows: rows.withColumn("more", functions.rand()))
+    return pipeline, frame
+
+
+def indexed_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
+    """Revenue per shop and minute, as changed rows into files and by key into the index that a file there names.
+
+    Without an epoch more at the end, which the other pipelines have.
+    """
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    pipeline = Pipeline(name, checkpoints=place / "store")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    frame = revenue_of(pipeline.source("orders", stream))
+    pipeline.sink("files", FileSink(place / "files"))
+    url = (place / INDEX_NAMED).read_text()
+    pipeline.sink("index", IndexSink(url, ["shop", "minute"], staging=place / "staging"))
+    return pipeline, frame
+
+
+PIPELINES = {"revenue": revenue_pipeline, "luck": luck_pipeline, "indexed": indexed_pipeline}
+
+
+def alone(
+    acknowledge: Acknowledge, root: str, orders: str, work: str = "revenue", provider: str = "hdfs", **settings: str
+) -> None:
+    """One pipeline, from where it stands to the end of its orders."""
+    place = Path(root)
+    opened = Session(place, provider, **settings)
+    pipeline, frame = PIPELINES[work](opened.spark, "orders", place, orders)
+    watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)
+    pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
+    opened.end()
+
+
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+def on_a_cluster(
+    acknowledge: Acknowledge,
+    root: str,
+    orders: str,
+    kill_executors_at: tuple[str, str, int],
+    provider: str,
+    works: list[str],
+) -> None:
+    """These pipelines, one after the other, on two executors, which also pack their state and die once in each."""
+    pack.LARGE = 0
+    opened = Session(Path(root), provider, master=CLUSTER)
+    for work in works:
+        when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())}"))
+        pipeline, frame = PIPELINES[work](opened.spark, work, Path(root) / work, orders)
+        pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
+    opened.end()
+
+
+def when(name: str, phase: str, nth: int, action: Callable[[], object]) -> None:
+    """Do something when this process comes to an event for the nth time."""
+    left = nth
+
+    def look(seen: str, seen_phase: str, _: float) -> None:
+        nonlocal left
+        if (seen, seen_phase) == (name, phase):
+            left -= 1
+            if left == 0:
+                action()
+
+    observe(look)
+
+
+def _kill_executors() -> list[int]:
+    """All that this process has started, itself or through others: those of its session."""
+    killed = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # gone in between
+            if entry.name.isdigit() and os.getsid(int(entry.name)) == os.getsid(0):
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in command:
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    killed.append(int(entry.name))
+    return killed
