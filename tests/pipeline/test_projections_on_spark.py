@@ -17,13 +17,13 @@ from ledgers import LETTERS, ByAmount, InTables, Ledger, Sums, copied, fill, in_
 
 from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.projections import Event, OnError, Projection, ProjectionStore, View, keys, open_projections, standing
+from holdfast.projections import Event, OnError, Projection, ProjectionStore, View, keys, open_projections, state
 from holdfast.projections import ProjectionRunner as InProcess
 from holdfast.projections.memory import MemoryBackend
+from holdfast.projections.spark.merge import Merged, Part, Span
+from holdfast.projections.spark.projection_batches import in_groups
+from holdfast.projections.spark.projection_view import GroupView
 from holdfast.spark import ProjectionRunner
-from holdfast.spark.projection_batches import in_groups
-from holdfast.spark.projection_parts import Merged, Part, Span
-from holdfast.spark.projection_view import GroupView
 from holdfast.testing.conformance_projections_subject import CountedBackend, paid
 from holdfast.testing.crash import kill_at
 from sparks import ATTEMPTS
@@ -317,7 +317,7 @@ def test_a_group_tells_what_it_has_read_and_written() -> None:
     assert GroupView(backend, b"empty", 1).get(b"c") is None
 
 
-TRACK = standing.live("p")
+TRACK = state.live("p")
 
 
 def touched(group: bytes, written: list[bytes], reads: Sequence[bytes] = (), scans: Sequence[bytes] = ()) -> Part:

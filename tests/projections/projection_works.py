@@ -15,7 +15,7 @@ from holdfast.projections import (
     ProjectionStore,
     ProjectionWorker,
     open_projections,
-    rebuilding,
+    rebuild,
 )
 from holdfast.testing.conformance_projections_running import Tables, rows_of
 from holdfast.testing.conformance_projections_subject import Turnover, contents, fresh_fold, paid
@@ -26,7 +26,7 @@ Milestone = Callable[[ProjectionStore], object]
 
 def open_at(url: str, later: float = 0) -> ProjectionStore:
     """`later` is how many seconds have passed, in which leases may have run out."""
-    rebuilding.CHUNK = 6
+    rebuild.CHUNK = 6
     return open_projections(url, clock=lambda: 1_760_000_000.0 + later, ids=lambda: "id")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from projection_works import MILESTONES, check, open_at
 
-from holdfast.projections import rebuilding
+from holdfast.projections import rebuild
 from holdfast.testing.crash import CrashRing
 
 pytestmark = pytest.mark.crash
@@ -37,7 +37,7 @@ STEPS = {
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuilding, "CHUNK", rebuilding.CHUNK)  # back at the end
+    monkeypatch.setattr(rebuild, "CHUNK", rebuild.CHUNK)  # back at the end
 
 
 @pytest.fixture

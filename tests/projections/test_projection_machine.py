@@ -15,7 +15,7 @@ from projection_works import check
 
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Conflict
-from holdfast.projections import Append, Event, OnError, ProjectionRunner, View, open_projections, rebuilding
+from holdfast.projections import Append, Event, OnError, ProjectionRunner, View, open_projections, rebuild
 from holdfast.testing.conformance_projections_subject import Turnover, paid
 
 STREAMS = st.sampled_from(["a", "a/b", "b", "\0"])
@@ -153,7 +153,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.fixture(params=[name for name in PLACES if not name.startswith("slatedb")])
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Machine]:
-    monkeypatch.setattr(rebuilding, "CHUNK", 4)
+    monkeypatch.setattr(rebuild, "CHUNK", 4)
     return type("MachineHere", (Machine,), {"place": PLACES[request.param], "request": request})
 
 

@@ -16,7 +16,7 @@ from slatedb.uniffi import DbBuilder, KeyRange, ObjectStore
 
 from holdfast.base.steps import observe
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
-from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, open_projections, rebuilding, slatedb
+from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, open_projections, rebuild, slatedb
 from holdfast.testing.conformance_projections_subject import Turnover, contents, fresh_fold, paid
 from holdfast.testing.crash import CrashRing
 from holdfast.testing.faults import FaultyProxy, Status
@@ -27,7 +27,7 @@ WORKS = Path(__file__).with_name("projection_works.py")
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuilding, "CHUNK", rebuilding.CHUNK)  # back at the end
+    monkeypatch.setattr(rebuild, "CHUNK", rebuild.CHUNK)  # back at the end
 
 
 def keys_of(folder: Path) -> dict[bytes, bytes]:

@@ -19,7 +19,7 @@ from holdfast.cli.sources_positions import cut
 from holdfast.errors import Corrupt, Invalid
 from holdfast.projections import DeadLetter, ProjectionRunner, ProjectionStore, keys, open_projections, records
 from holdfast.projections.projection import Handles
-from holdfast.projections.standing import live
+from holdfast.projections.state import live
 
 AT_A_TERMINAL = 200
 NAME, ERROR = 40, 300

@@ -20,8 +20,8 @@ from holdfast.cli.projections_store import asking_first, on_projections, store_o
 from holdfast.cli.projections_words import known, lease_json, rebuild_json, worker
 from holdfast.errors import Conflict
 from holdfast.projections import ProjectionRunner, ProjectionStore, keys, open_projections
-from holdfast.projections.rebuilding import CHUNK
-from holdfast.projections.standing import live
+from holdfast.projections.rebuild import CHUNK
+from holdfast.projections.state import live
 from holdfast.projections.view import table_prefix
 
 COUNTED = 100_000

@@ -9,10 +9,11 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import Corrupt, NotFound
-from holdfast.projections import ProjectionStore, keys, records, standing
+from holdfast.projections import ProjectionStore, keys, records
+from holdfast.projections import state as standing
 from holdfast.projections.arguments import check_name
 from holdfast.projections.backend import Backend, Row, Space
-from holdfast.projections.standing import Lease, Standing
+from holdfast.projections.state import Lease, Standing
 
 PAGE = 10_000
 _Found = TypeVar("_Found")

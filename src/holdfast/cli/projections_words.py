@@ -8,7 +8,7 @@ from holdfast.cli import wording
 from holdfast.cli.output import Cell
 from holdfast.cli.projections_seen import SeenProjection
 from holdfast.cli.sources_positions import cut
-from holdfast.projections.standing import Lease, Standing
+from holdfast.projections.state import Lease, Standing
 
 HOLDER = 80
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.errors import Invalid
-from holdfast.projections.log import EventLog
-from holdfast.projections.standing import Track
+from holdfast.projections.event_log import EventLog
+from holdfast.projections.state import Track
 
 
 def check_was_seen(log: EventLog, track: Track, stream: str, cursor: int) -> None:

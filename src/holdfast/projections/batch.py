@@ -9,13 +9,14 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
-from holdfast.projections import astray, cursors, keys, records, standing
+from holdfast.projections import astray, cursors, keys, records
+from holdfast.projections import state as standing
 from holdfast.projections.backend import Backend, Change, Transaction
 from holdfast.projections.event import Event
+from holdfast.projections.event_log import EventLog
 from holdfast.projections.leases import Hold
-from holdfast.projections.log import EventLog
 from holdfast.projections.projection import Handles, streams_of
-from holdfast.projections.standing import DeadLetter, Standing, Track
+from holdfast.projections.state import DeadLetter, Standing, Track
 from holdfast.projections.view import StoredView
 
 NOT_THE_EVENTS_FAULT = (Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable)

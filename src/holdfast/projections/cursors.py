@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from holdfast.base.steps import step
-from holdfast.projections import keys, records, standing
+from holdfast.projections import keys, records, state
 from holdfast.projections.arguments import refused
 from holdfast.projections.backend import Backend, Change, Reading
 from holdfast.projections.checkpoint import GlobalProjectionCheckpoint, checked
-from holdfast.projections.standing import Track
+from holdfast.projections.state import Track
 
 
 class Cursors:
@@ -22,11 +22,11 @@ class Cursors:
         self._now_ms = now_ms
 
     def load(self, name: str) -> GlobalProjectionCheckpoint:
-        track = standing.live(name)
+        track = state.live(name)
         return GlobalProjectionCheckpoint(dict(read_all(self._backend, track, self._backend.address)))
 
     def save(self, name: str, checkpoint: GlobalProjectionCheckpoint) -> None:
-        track, wanted = standing.live(name), checked(checkpoint)
+        track, wanted = state.live(name), checked(checkpoint)
         with step("cursors.save", cursors=len(wanted)), self._backend.begin() as transaction:
             transaction.write(replaced(transaction, track, wanted))
             transaction.write(self._touched(transaction, track, loses_position=True))
@@ -34,7 +34,7 @@ class Cursors:
     def advance(self, name: str, previous: GlobalProjectionCheckpoint, current: GlobalProjectionCheckpoint) -> int:
         if previous is current:
             raise refused("current", "it is the same object as previous; advance a copy()")
-        track, before, after = standing.live(name), checked(previous), checked(current)
+        track, before, after = state.live(name), checked(previous), checked(current)
         moved = {stream: cursor for stream, cursor in after.items() if cursor > before.get(stream, 0)}
         if not moved:
             return 0
@@ -48,7 +48,7 @@ class Cursors:
 
     def _touched(self, transaction: Reading, track: Track, *, loses_position: bool) -> Iterator[Change]:
         """Whoever is catching up meanwhile has to look again."""
-        found = standing.read(transaction, track.key, self._backend.address)
+        found = state.read(transaction, track.key, self._backend.address)
         if found is not None:
             position = None if loses_position else found.position
             new = msgspec.structs.replace(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.base.steps import step
-from holdfast.projections import keys, records, standing
+from holdfast.projections import keys, records, state
 from holdfast.projections.backend import Transaction
-from holdfast.projections.standing import Lease, Track
+from holdfast.projections.state import Lease, Track
 from holdfast.projections.store import ProjectionStore
 
 
@@ -36,7 +36,7 @@ class Hold:
 
     def check(self, transaction: Transaction) -> None:
         """`Fenced` if somebody else has taken it; prolongs it with the transaction's commit if that is due."""
-        standing.check_lease(transaction, self._track, self._lease, self._store.address)
+        state.check_lease(transaction, self._track, self._lease, self._store.address)
         if self.is_due:
             until = self._store.now_ms() + int(self._seconds * 1000)
             # Also right if the commit fails: what is stored then runs out earlier, and its token is checked.
@@ -60,7 +60,7 @@ class Hold:
 
 def take(store: ProjectionStore, name: str, holder: str, seconds: float) -> Hold | None:
     """Take a projection's lease if it is free, has run out, or is this holder's; None if somebody else has it."""
-    track = standing.live(name)
+    track = state.live(name)
     key = keys.LEASES + track.escaped
     if _is_taken(store, store.backend.read("meta", [key])[0], key, holder):
         return None  # seen without waiting for anybody's transaction
@@ -82,4 +82,4 @@ def _is_taken(store: ProjectionStore, value: bytes | None, key: bytes, holder: s
 
 
 def _decoded(store: ProjectionStore, key: bytes, value: bytes) -> Lease:
-    return standing.decode_lease(key, value, store.address)
+    return state.decode_lease(key, value, store.address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from holdfast.projections import keys, standing
+from holdfast.projections import keys, state
 from holdfast.projections.arguments import check_key, check_prefix
 from holdfast.projections.backend import Backend, Row
 from holdfast.projections.view import scan_views, table_name, table_prefix
@@ -18,7 +18,7 @@ class ReadModel:
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
-        self._track = standing.live(name)
+        self._track = state.live(name)
 
     def get(self, key: bytes) -> bytes | None:
         key = check_key(key)
@@ -62,5 +62,5 @@ class ReadModel:
             build = now
 
     def _build(self) -> int:
-        found = standing.read(self._backend, self._track.key, self._backend.address)
+        found = state.read(self._backend, self._track.key, self._backend.address)
         return found.build if found else 1

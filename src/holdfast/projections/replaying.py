@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from holdfast.projections.arguments import check_number
 from holdfast.projections.checkpoint import GlobalProjectionCheckpoint
 from holdfast.projections.event import Event
-from holdfast.projections.log import PAGE
+from holdfast.projections.event_log import PAGE
 from holdfast.projections.projection import Handles, check_projection
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import MemoryView, View

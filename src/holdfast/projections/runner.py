@@ -9,13 +9,13 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.errors import Conflict, Fenced, Invalid
-from holdfast.projections import life, rebuilding, standing
+from holdfast.projections import admin, rebuild, state
 from holdfast.projections.arguments import check_number, refused
 from holdfast.projections.batch import Batches, Failure, Works
 from holdfast.projections.leases import Hold
 from holdfast.projections.projection import Handles, OnError, OnVersion, check_kept, check_projection, check_version
 from holdfast.projections.replaying import Replays
-from holdfast.projections.standing import DeadLetter, Standing, Track
+from holdfast.projections.state import DeadLetter, Standing, Track
 from holdfast.projections.store import ProjectionStore
 
 BATCH = 1000
@@ -79,7 +79,7 @@ class ProjectionRunner(Replays):
         track = self._checked(projection)
         known, current = self._standing(track, projection)
         if current.garbage:
-            rebuilding.sweep(self.store.backend, track)
+            rebuild.sweep(self.store.backend, track)
             known, current = self._standing(track, projection)
         if current.version not in (None, projection.version):
             if self._on_version == "fail":
@@ -109,7 +109,7 @@ class ProjectionRunner(Replays):
         track = self._checked(projection)
         if until is not None:
             check_number("until", until)
-        shadow, current = rebuilding.start(self.store, track, projection.version, until, resume)
+        shadow, current = rebuild.start(self.store, track, projection.version, until, resume)
         handled = 0
         while True:
             where = self._standing(shadow, projection)
@@ -117,11 +117,11 @@ class ProjectionRunner(Replays):
             handled += done.handled
             if not done.is_at_the_end:
                 return CaughtUp(done.position, handled, is_at_the_end=False)
-            switched = rebuilding.switch(self.store, track, shadow, current.build, until, lease)
+            switched = rebuild.switch(self.store, track, shadow, current.build, until, lease)
             if switched is not None:
                 break
         self.store.notify()
-        rebuilding.sweep(self.store.backend, track)
+        rebuild.sweep(self.store.backend, track)
         return CaughtUp(switched.position or 0, handled)
 
     def rewind(self, projection: Handles, position: int, *, view: str = "replay") -> CaughtUp:
@@ -137,7 +137,7 @@ class ProjectionRunner(Replays):
             raise refused("view", f"replay or keep, not {view!r}")
         if view == "replay":
             return self.rebuild(projection, until=position)
-        life.move_back(self.store, track, position)
+        admin.move_back(self.store, track, position)
         self.store.notify()
         return CaughtUp(position)
 
@@ -146,7 +146,7 @@ class ProjectionRunner(Replays):
 
         A rebuild under way is given up, and whoever works on it is fenced. `NotFound` if there is no such projection.
         """
-        life.reset(self.store, name)
+        admin.reset(self.store, name)
 
     def retry_dead_letters(self, projection: Handles) -> list[DeadLetter]:
         """Handle the events again that were put aside; those that fail again stay, and are returned.
@@ -154,7 +154,7 @@ class ProjectionRunner(Replays):
         Each one that succeeds goes into the read model in one commit with the removal of its letter. They come after
         events that were handled since: the handler has to bear that. `Invalid` if the read model is of another version.
         """
-        return life.retry_letters(self.store, self._checked(projection), projection)
+        return admin.retry_letters(self.store, self._checked(projection), projection)
 
     def _catch_up(
         self,
@@ -178,7 +178,7 @@ class ProjectionRunner(Replays):
                 batch = work.run(known, current, limit=self._batch, until=until, now_ms=now, given_up=given_up)
             except Conflict:
                 conflicts += 1
-                if conflicts > life.MOST_CONFLICTS:
+                if conflicts > admin.MOST_CONFLICTS:
                     raise
                 known, current = self._standing(track, projection)
                 if track.is_live:
@@ -213,8 +213,8 @@ class ProjectionRunner(Replays):
 
     def _standing(self, track: Track, projection: Handles) -> tuple[Standing | None, Standing]:
         """What is stored, and what to go on from."""
-        known = standing.read(self.store.backend, track.key, self.store.address)
-        if known is not None and (track.is_live or track == standing.shadow(track.name, known.build)):
+        known = state.read(self.store.backend, track.key, self.store.address)
+        if known is not None and (track.is_live or track == state.shadow(track.name, known.build)):
             return known, known
         if not track.is_live:
             raise Fenced(
@@ -230,7 +230,7 @@ class ProjectionRunner(Replays):
         check_projection(projection)
         if self.store.is_persistent:
             check_kept(projection, self.store.address)
-        return standing.live(projection.name)
+        return state.live(projection.name)
 
 
 def pause(policy: OnError, tried: int) -> float:

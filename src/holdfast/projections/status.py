@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import NotFound
-from holdfast.projections import keys, records, standing
+from holdfast.projections import keys, records, state
 from holdfast.projections.backend import Backend
-from holdfast.projections.log import EventLog
-from holdfast.projections.standing import DeadLetter, Lease, Standing, Track
+from holdfast.projections.event_log import EventLog
+from holdfast.projections.state import DeadLetter, Lease, Standing, Track
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class ProjectionStatus(msgspec.Struct, frozen=True):
 
 
 def lag(backend: Backend, log: EventLog, name: str) -> Lag:
-    found = required(backend, standing.live(name))
+    found = required(backend, state.live(name))
     return Lag(found.position or 0, log.head())
 
 
@@ -52,8 +52,8 @@ def projections(backend: Backend, log: EventLog) -> list[ProjectionStatus]:
 
 
 def dead_letters(backend: Backend, name: str) -> list[DeadLetter]:
-    track = standing.live(name)
-    found = standing.read(backend, track.key, backend.address)
+    track = state.live(name)
+    found = state.read(backend, track.key, backend.address)
     return [] if found is None else letters_of(backend, track, found.build)
 
 
@@ -66,7 +66,7 @@ def letters_of(backend: Backend, track: Track, build: int) -> list[DeadLetter]:
 
 
 def required(backend: Backend, track: Track) -> Standing:
-    found = standing.read(backend, track.key, backend.address)
+    found = state.read(backend, track.key, backend.address)
     if found is None:
         raise unknown(track.name, backend.address)
     return found
@@ -83,9 +83,9 @@ def unknown(name: str, address: str) -> NotFound:
 
 
 def _status(backend: Backend, name: str, head: int) -> ProjectionStatus:
-    track = standing.live(name)
-    found = standing.read(backend, track.key, backend.address)
-    shadow = standing.read(backend, keys.SHADOWS + track.escaped, backend.address)
+    track = state.live(name)
+    found = state.read(backend, track.key, backend.address)
+    shadow = state.read(backend, keys.SHADOWS + track.escaped, backend.address)
     return ProjectionStatus(
         name,
         found.version if found else None,
@@ -103,7 +103,7 @@ def _holder(backend: Backend, track: Track) -> str | None:
     value = backend.read("meta", [key])[0]
     if value is None:
         return None
-    lease: Lease = standing.decode_lease(key, value, backend.address)
+    lease: Lease = state.decode_lease(key, value, backend.address)
     return lease.holder if lease.until_ms else None
 
 

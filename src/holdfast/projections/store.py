@@ -11,15 +11,15 @@ from typing import TypeVar
 
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt
-from holdfast.projections import keys, records, standing, status
+from holdfast.projections import keys, records, state, status
 from holdfast.projections.arguments import check_number
 from holdfast.projections.backend import Backend
 from holdfast.projections.checkpoint import GlobalProjectionCheckpoint
 from holdfast.projections.cursors import Cursors
 from holdfast.projections.event import Event, NewEvent
-from holdfast.projections.log import PAGE, Append, EventLog, Expected
+from holdfast.projections.event_log import PAGE, Append, EventLog, Expected
 from holdfast.projections.readmodel import ReadModel
-from holdfast.projections.standing import DeadLetter
+from holdfast.projections.state import DeadLetter
 from holdfast.projections.status import Lag, ProjectionStatus
 from holdfast.projections.waiting import wait_until
 
@@ -158,10 +158,10 @@ class ProjectionStore:
         `Unavailable` if that takes longer than `timeout` seconds.
         """
         check_number("position", position)
-        track = standing.live(name)
+        track = state.live(name)
 
         def is_there() -> bool:
-            found = standing.read(self.backend, track.key, self.address)
+            found = state.read(self.backend, track.key, self.address)
             return position == 0 or (found is not None and (found.position or 0) >= position)
 
         wait_until(is_there, self._changed, timeout, f"Projection {name[:200]!r}", f"position {position}")

@@ -4,9 +4,9 @@ from holdfast.pipeline.continuous import ContinuousQuery
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.reports import EpochReport, Notice, watch
 from holdfast.pipeline.supervisor import Run
-from holdfast.spark.events import read_events, register_events
-from holdfast.spark.frame_projection import FrameProjection
-from holdfast.spark.projections import ProjectionRunner
+from holdfast.projections.spark.aggregate import FrameProjection
+from holdfast.projections.spark.events import read_events, register_events
+from holdfast.projections.spark.runner import ProjectionRunner
 
 __all__ = [
     "ContinuousQuery",

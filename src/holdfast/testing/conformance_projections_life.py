@@ -19,7 +19,7 @@ from holdfast.projections import (
     ReadModel,
     View,
     leases,
-    standing,
+    state,
 )
 from holdfast.testing.conformance_projections_subject import (
     NOW,
@@ -471,6 +471,6 @@ class LifeConformance(ProjectionsUnderTest):
 
     def test_a_damaged_standing(self) -> None:
         store, runner = self.caught_up()
-        self.plant(store, "meta", standing.live("turnover").key, b"nonsense")
+        self.plant(store, "meta", state.live("turnover").key, b"nonsense")
         with pytest.raises(Corrupt, match="turnover"):
             runner.catch_up_persistent(Turnover())

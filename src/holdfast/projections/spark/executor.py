@@ -14,17 +14,17 @@ import msgspec
 
 from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Conflict, HoldfastError, Invalid
-from holdfast.projections import astray, cursors, keys, standing
+from holdfast.projections import astray, cursors, keys, state
 from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, told
 from holdfast.projections.event import Event
 from holdfast.projections.opening import open_projections
 from holdfast.projections.projection import Handles, OnError
 from holdfast.projections.runner import pause
-from holdfast.projections.standing import Standing, Track
+from holdfast.projections.spark.events_columns import decode_record
+from holdfast.projections.spark.merge import Failed, Fault, Part, Span, encode_part, fault
+from holdfast.projections.spark.projection_view import GroupView
+from holdfast.projections.state import Standing, Track
 from holdfast.projections.store import ProjectionStore
-from holdfast.spark.events_columns import decode_record
-from holdfast.spark.projection_parts import Failed, Fault, Part, Span, encode_part, fault
-from holdfast.spark.projection_view import GroupView
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -111,7 +111,7 @@ def _encoded(parts: Iterator[Part]) -> Iterator[RecordBatch]:
 def _parts(task: Task, batches: Iterator[RecordBatch]) -> Iterator[Part]:
     try:
         with open_projections(task.url, read_only=True) as store:
-            if standing.read(store.backend, task.track.key, store.address) != task.known:
+            if state.read(store.backend, task.track.key, store.address) != task.known:
                 raise Conflict(
                     f"Projection {task.track.name[:200]!r} was changed meanwhile.", code="projection.changed"
                 )

@@ -12,7 +12,7 @@ PUSHES = "spark.sql.python.filterPushdown.enabled"
 
 def register_events(spark: SparkSession) -> str:
     """Make the format `holdfast_events` known to a session, for `read` and `readStream`; its name."""
-    from holdfast.spark.events_source import NAME, EventsDataSource
+    from holdfast.projections.spark.events_source import NAME, EventsDataSource
 
     spark.dataSource.register(EventsDataSource)
     return NAME

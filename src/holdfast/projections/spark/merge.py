@@ -13,8 +13,8 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.projections import astray, keys
 from holdfast.projections.backend import Change
 from holdfast.projections.batch import Failure
-from holdfast.projections.standing import Track
-from holdfast.spark.events_columns import decode_record
+from holdfast.projections.spark.events_columns import decode_record
+from holdfast.projections.state import Track
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):

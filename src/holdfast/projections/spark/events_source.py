@@ -15,9 +15,9 @@ from holdfast.errors import Invalid
 from holdfast.projections import keys, records
 from holdfast.projections.backend import Row
 from holdfast.projections.opening import open_projections
+from holdfast.projections.spark.events_columns import ROWS, batches, check_columns, schema_text
+from holdfast.projections.spark.events_filter import Wanted, from_options, narrowed
 from holdfast.projections.store import ProjectionStore
-from holdfast.spark.events_columns import ROWS, batches, check_columns, schema_text
-from holdfast.spark.events_wanted import Wanted, from_options, narrowed
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -43,7 +43,7 @@ class EventsDataSource(DataSource):
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         try:
-            from holdfast.spark.events_stream import EventsStreamReader
+            from holdfast.projections.spark.events_stream import EventsStreamReader
         except ModuleNotFoundError as error:
             raise Invalid(
                 "A stream of events needs PySpark 4.2 or newer, which can limit what a trigger reads.",

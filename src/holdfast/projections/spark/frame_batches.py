@@ -14,12 +14,12 @@ from holdfast.projections.arguments import check_key, check_value
 from holdfast.projections.backend import Change
 from holdfast.projections.batch import Batch, Failure, Unit, changes, moved
 from holdfast.projections.leases import Hold
-from holdfast.projections.standing import Standing, Track
+from holdfast.projections.spark.aggregate import FrameProjection
+from holdfast.projections.spark.events import read_events
+from holdfast.projections.spark.projection_batches import explained, next_positions
+from holdfast.projections.state import Standing, Track
 from holdfast.projections.store import ProjectionStore
 from holdfast.sinks.index.rows import encoded
-from holdfast.spark.events import read_events
-from holdfast.spark.frame_projection import FrameProjection
-from holdfast.spark.projection_batches import explained, next_positions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,10 +6,10 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Fenced
-from holdfast.projections import cursors, keys, records, standing
+from holdfast.projections import cursors, keys, records, state
 from holdfast.projections.backend import Backend, Change, Space, Transaction
 from holdfast.projections.leases import Hold
-from holdfast.projections.standing import Standing, Track
+from holdfast.projections.state import Standing, Track
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import table_prefix
 
@@ -27,10 +27,10 @@ def start(
     address, now = store.address, store.now_ms()
     key = keys.SHADOWS + track.escaped
     with step("rebuild.start"), store.backend.begin() as transaction:
-        current = standing.read(transaction, track.key, address)
-        begun = standing.read(transaction, key, address)
+        current = state.read(transaction, track.key, address)
+        begun = state.read(transaction, key, address)
         if resume and begun is not None and (begun.version, begun.until) == (version, until):
-            return standing.shadow(track.name, begun.build), begun
+            return state.shadow(track.name, begun.build), begun
         if current is None:  # nothing live yet: readers have the empty build 1 until the switch
             current = Standing(version=None, build=1, position=None, revision=0, updated_ms=now)
         build = current.builds + 1
@@ -42,7 +42,7 @@ def start(
         )
         new = Standing(version=version, build=build, position=0, revision=0, updated_ms=now, builds=build, until=until)
         transaction.write([_record(track.key, current), _record(key, new)])
-    return standing.shadow(track.name, build), new
+    return state.shadow(track.name, build), new
 
 
 def switch(
@@ -51,8 +51,8 @@ def switch(
     """Make the rebuilt read model the live one, with its cursors; None if the live one has come further meanwhile."""
     address = store.address
     with step("rebuild.switch"), store.backend.begin() as transaction:
-        current = standing.read(transaction, track.key, address)
-        rebuilt = standing.read(transaction, shadow.key, address)
+        current = state.read(transaction, track.key, address)
+        rebuilt = state.read(transaction, shadow.key, address)
         if rebuilt is None or rebuilt.build != build or current is None:
             raise Fenced(
                 f"The rebuild of projection {track.name[:200]!r} was taken over or ended by somebody else.",
@@ -81,7 +81,7 @@ def switch(
 
 def sweep(backend: Backend, track: Track) -> None:
     """Remove what is left of builds that nobody reads. Whatever interrupts it, the next one goes on."""
-    found = standing.read(backend, track.key, backend.address)
+    found = state.read(backend, track.key, backend.address)
     if found is None or not found.garbage:
         return
     for build in found.garbage:
@@ -91,7 +91,7 @@ def sweep(backend: Backend, track: Track) -> None:
             _drop_tables(backend, table_prefix(track.escaped, build))
     _remove(backend, "shadows", keys.of_build(track.escaped, found.build))
     with step("rebuild.swept"), backend.begin() as transaction:
-        now = standing.read(transaction, track.key, backend.address)
+        now = state.read(transaction, track.key, backend.address)
         if now is not None:
             left = tuple(build for build in now.garbage if build not in found.garbage)
             new = msgspec.structs.replace(now, garbage=left, revision=now.revision + 1)

@@ -9,12 +9,12 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid
-from holdfast.projections import cursors, keys, rebuilding, records, standing, status
+from holdfast.projections import cursors, keys, rebuild, records, state, status
 from holdfast.projections.backend import Change, Transaction
 from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, Unit, shortened, told
 from holdfast.projections.event import Event
 from holdfast.projections.projection import Handles, check_version
-from holdfast.projections.standing import DeadLetter, Standing, Track
+from holdfast.projections.state import DeadLetter, Standing, Track
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import StoredView
 
@@ -23,9 +23,9 @@ MOST_CONFLICTS = 100
 
 def reset(store: ProjectionStore, name: str) -> None:
     """Empty a projection in one step, and sweep away afterwards what nobody reads any more."""
-    track = standing.live(name)
+    track = state.live(name)
     with step("projection.reset"), store.backend.begin() as transaction:
-        found = standing.read(transaction, track.key, store.address)
+        found = state.read(transaction, track.key, store.address)
         kept = transaction.scan("cursors", track.prefix, keys.end_of(track.prefix))
         if found is None and not kept:
             raise status.unknown(name, store.address)
@@ -33,13 +33,13 @@ def reset(store: ProjectionStore, name: str) -> None:
         if found is not None:
             transaction.write(_emptied(transaction, track, found, store))
     store.notify()
-    rebuilding.sweep(store.backend, track)
+    rebuild.sweep(store.backend, track)
 
 
 def move_back(store: ProjectionStore, track: Track, position: int) -> None:
     """Set the cursors to where they were at a position. Letters of events after it go: these are handled again."""
     with step("projection.rewind"), store.backend.begin() as transaction:
-        found = standing.read(transaction, track.key, store.address)
+        found = state.read(transaction, track.key, store.address)
         if found is None:
             raise status.unknown(track.name, store.address)
         if position > (found.position or 0):
@@ -66,7 +66,7 @@ def move_back(store: ProjectionStore, track: Track, position: int) -> None:
 
 def retry_letters(store: ProjectionStore, track: Track, projection: Handles) -> list[DeadLetter]:
     """Handle dead letters again, each in a commit of its own; those that are left, with what they failed of now."""
-    found = standing.read(store.backend, track.key, store.address)
+    found = state.read(store.backend, track.key, store.address)
     if found is None:
         return []
     left = []
@@ -126,7 +126,7 @@ def _event_of(store: ProjectionStore, letter: DeadLetter) -> Event:
 
 def _emptied(transaction: Transaction, track: Track, found: Standing, store: ProjectionStore) -> Iterator[Change]:
     key = keys.SHADOWS + track.escaped
-    begun = standing.read(transaction, key, store.address)
+    begun = state.read(transaction, key, store.address)
     gone = (found.build,) if begun is None else (found.build, begun.build)
     new = Standing(
         version=None,

@@ -11,11 +11,11 @@ from holdfast.projections.arguments import check_number
 from holdfast.projections.batch import Failure, Works
 from holdfast.projections.leases import Hold
 from holdfast.projections.projection import Handles, OnError, OnVersion
-from holdfast.projections.standing import Track
+from holdfast.projections.spark.aggregate import FrameProjection
+from holdfast.projections.spark.frame_batches import FrameBatches
+from holdfast.projections.spark.projection_batches import SparkBatches
+from holdfast.projections.state import Track
 from holdfast.projections.store import ProjectionStore
-from holdfast.spark.frame_batches import FrameBatches
-from holdfast.spark.frame_projection import FrameProjection
-from holdfast.spark.projection_batches import SparkBatches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from holdfast.projections.opening import open_projections
-from holdfast.spark.events_source import Positions, read_partition
-from holdfast.spark.events_wanted import Wanted, whole_number
+from holdfast.projections.spark.events_filter import Wanted, whole_number
+from holdfast.projections.spark.events_source import Positions, read_partition
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

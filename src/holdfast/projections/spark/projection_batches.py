@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.projections import standing
+from holdfast.projections import state
 from holdfast.projections.batch import Batch, Failure, Unit, changes, first_position, moved
 from holdfast.projections.leases import Hold
 from holdfast.projections.projection import Handles, OnError, streams_of
-from holdfast.projections.standing import Standing, Track
+from holdfast.projections.spark.events import read_events
+from holdfast.projections.spark.merge import Merged, Part, decode_part
+from holdfast.projections.state import Standing, Track
 from holdfast.projections.store import ProjectionStore
-from holdfast.spark.events import read_events
-from holdfast.spark.projection_parts import Merged, Part, decode_part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +69,7 @@ class SparkBatches:
             if merged.failure is None:
                 break
             # What failed may have seen one half of somebody else's commit.
-            standing.check_unchanged(backend, self._track, known, backend.address)
+            state.check_unchanged(backend, self._track, known, backend.address)
             failure = merged.failure
             last = failure.event.position - 1
             if last <= start:
@@ -93,7 +93,7 @@ class SparkBatches:
         return merged
 
     def _parts(self, start: int, last: int, known: Standing | None, build: int) -> Iterator[Part]:
-        from holdfast.spark.projection_groups import Task, handling
+        from holdfast.projections.spark.executor import Task, handling
 
         task = Task(self._store.address, self._projection, self._track, known, build, self._on_error)
         try:
@@ -122,7 +122,7 @@ class SparkBatches:
 
 def in_groups(events: DataFrame, projection: Handles, partitions: int) -> DataFrame:
     """Events of one group together, one after the other and in the order of the log."""
-    from holdfast.spark.projection_groups import grouping
+    from holdfast.projections.spark.executor import grouping
 
     if hasattr(projection, "key"):
         grouped = events.mapInArrow(grouping(projection), GROUPED)

@@ -9,8 +9,8 @@ from holdfast.errors import Invalid
 from holdfast.projections import keys
 from holdfast.projections.arguments import MAX_KEY_BYTES, check_key, check_prefix
 from holdfast.projections.backend import Backend, Row, Transaction
+from holdfast.projections.spark.merge import Part
 from holdfast.projections.view import StoredView
-from holdfast.spark.projection_parts import Part
 
 
 class GroupView(StoredView):

@@ -1,0 +1,1 @@
+"""Projections on Spark: events as a data source, and runners that work in parallel."""
