@@ -24,7 +24,7 @@ from holdfast.cli.sources_index import address_of
 from holdfast.cli.sources_positions import as_json, cut, words
 from holdfast.cli.wording import width
 from holdfast.errors import Fenced, Unavailable
-from holdfast.sinks.index.sequences import sequence_of
+from holdfast.sinks.index_sequences import sequence_of
 from holdfast.sources import records
 from holdfast.sources.opening import open_backend
 from holdfast.sources.rocksdb_directory import MARK

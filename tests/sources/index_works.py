@@ -9,7 +9,7 @@ from typing import Any
 import holdfast.sources.postgres
 import holdfast.sources.redis
 import holdfast.sources.rocksdb  # noqa: F401 - before the fork, not in each of a hundred processes
-from holdfast.sources import Index, SourceCheckpoint, open_index, resetting, sessions
+from holdfast.sources import Index, SourceCheckpoint, open_index, resetting, session
 from holdfast.testing.crash import Acknowledge
 
 Snapshot = tuple[dict[bytes, bytes], dict[str, SourceCheckpoint], int | None, list[tuple[Any, ...]]]
@@ -17,7 +17,7 @@ Snapshot = tuple[dict[bytes, bytes], dict[str, SourceCheckpoint], int | None, li
 
 def small_chunks() -> None:
     """Sessions outgrow memory and resets take several commits, with a handful of keys."""
-    sessions.HELD_CHANGES = 8
+    session.HELD_CHANGES = 8
     resetting.CHUNK = 8
 
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from index_places import PLACES, Place
 
 from holdfast.errors import Invalid
-from holdfast.sources import Index, SourceCheckpoint, sessions
+from holdfast.sources import Index, SourceCheckpoint, session
 from holdfast.sources.opening import open_backend
 
 KEYS = st.sampled_from([b"a", b"b", b"a\x00", b"\xff", b"ab"])
@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def outgrow_memory(self, key: bytes) -> None:
         """What the session holds goes on to the backend's own transaction."""
-        for number in range(sessions.HELD_CHANGES):
+        for number in range(session.HELD_CHANGES):
             self.index.results.put(key + b"%d" % number, b"%d" % number)
             self.write(self.results, key + b"%d" % number, b"%d" % number)
         self.is_large = True
@@ -184,7 +184,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.fixture(params=PLACES)
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Machine]:
-    monkeypatch.setattr(sessions, "HELD_CHANGES", 16)
+    monkeypatch.setattr(session, "HELD_CHANGES", 16)
     return type("MachineHere", (Machine,), {"place": PLACES[request.param], "request": request})
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavailable
-from holdfast.sources import Index, open_index, sessions, sqlite
+from holdfast.sources import Index, open_index, session, sqlite
 from holdfast.sources.sqlite import SqliteBackend
 from holdfast.testing.conformance_sources_subject import contents, fill
 
@@ -37,7 +37,7 @@ def writer_of(index: Index) -> sqlite3.Connection:
 
 
 def write_much(index: Index) -> None:
-    for number in range(sessions.HELD_CHANGES + 10):
+    for number in range(session.HELD_CHANGES + 10):
         index.results.put(b"%06d" % number, bytes(100))
 
 
@@ -190,7 +190,7 @@ def test_full_database(index: Index) -> None:
     writer.execute("PRAGMA max_page_count = 100000")
     with index.session():
         write_much(index)
-    assert len(contents(index)) == sessions.HELD_CHANGES + 13
+    assert len(contents(index)) == session.HELD_CHANGES + 13
 
 
 def test_database_that_cannot_be_written(index: Index) -> None:

@@ -24,8 +24,8 @@ from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.recovery_plan import OnChange
 from holdfast.pipeline.supervisor import Run
 from holdfast.sinks import IndexSink
-from holdfast.sinks.index.rows import decoded, key_bytes
 from holdfast.sources import Index, SourceCheckpoint
+from holdfast.sources.rows import decoded, key_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,16 +5,16 @@
 time · `backend` what a medium has to do, and one file per medium.
 """
 
-from holdfast.sources.applying import Applier
+from holdfast.sources.apply import Applier
 from holdfast.sources.backend import Backend
 from holdfast.sources.checkpoint import SourceCheckpoint, StoredCheckpoint
-from holdfast.sources.checkpoints import SourceCheckpoints
 from holdfast.sources.configuration import config_hash
 from holdfast.sources.gap import Gap
 from holdfast.sources.index import Index
 from holdfast.sources.opening import open_index
 from holdfast.sources.recovering import PositionUnavailable, Recovery, decide_recovery, recover
 from holdfast.sources.results import ResultIndex
+from holdfast.sources.source_checkpoints import SourceCheckpoints
 from holdfast.sources.starting import Start, decide_start
 
 __all__ = [

@@ -11,11 +11,11 @@ from holdfast.errors import Corrupt, Invalid
 from holdfast.sources import records, resetting
 from holdfast.sources.arguments import check_u64
 from holdfast.sources.backend import Backend
-from holdfast.sources.checkpoints import SourceCheckpoints
 from holdfast.sources.gap import Gap
 from holdfast.sources.looking import not_there
 from holdfast.sources.results import ResultIndex
-from holdfast.sources.sessions import Sessions
+from holdfast.sources.session import Sessions
+from holdfast.sources.source_checkpoints import SourceCheckpoints
 from holdfast.sources.starting import OnChange, Start, decide_start, refuse
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 from holdfast.errors import Unavailable
 from holdfast.sources import records
 from holdfast.sources.backend import Backend, Looker, Space
-from holdfast.sources.sessions import Sessions
+from holdfast.sources.session import Sessions
 
 CHUNK = 4096
 UNFINISHED = "index.reset-unfinished"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from threading import get_ident
 
-from holdfast.sources import sessions
+from holdfast.sources import session as sessions
 from holdfast.sources.arguments import MAX_KEY_BYTES, check_key, check_prefix, check_value
 from holdfast.sources.backend import Backend
-from holdfast.sources.sessions import SMALL, Sessions
+from holdfast.sources.session import SMALL, Sessions
 
 
 class ResultIndex:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
-from holdfast.sources import records, resetting, sessions
+from holdfast.sources import records, resetting, session
 from holdfast.sources.arguments import MAX_U64
 from holdfast.sources.checkpoint import SourceCheckpoint
 from holdfast.sources.index import Index
@@ -68,14 +68,14 @@ class ClearingConformance(IndexUnderTest):
         index = self.open()
         index.checkpoints.write_config_hash(5)
         with index.session():
-            for number in range(sessions.HELD_CHANGES + 1):
+            for number in range(session.HELD_CHANGES + 1):
                 index.results.put(b"%06d" % number, b"x")
             for call in (index.checkpoints.clear_checkpoints, lambda: index.checkpoints.write_config_hash(6)):
                 with pytest.raises(Invalid) as caught:
                     call()
                 assert caught.value.code == "session.large"
         assert index.checkpoints.read_config_hash() == 5
-        assert len(contents(index)) == sessions.HELD_CHANGES + 1
+        assert len(contents(index)) == session.HELD_CHANGES + 1
 
     def test_clear_is_the_way_out_of_damage(self) -> None:
         index = self.open()

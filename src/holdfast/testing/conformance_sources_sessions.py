@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.errors import Fenced, HoldfastError, Invalid, Unavailable
-from holdfast.sources import sessions
+from holdfast.sources import session
 from holdfast.sources.checkpoint import SourceCheckpoint
 from holdfast.sources.index import Index
 from holdfast.testing.conformance_sources_subject import IndexUnderTest, contents
@@ -425,11 +425,11 @@ class SessionConformance(IndexUnderTest):
 
     def test_session_larger_than_what_is_held_in_memory(self) -> None:
         index = self.open()
-        many = sessions.HELD_CHANGES * 2 + 7
+        many = session.HELD_CHANGES * 2 + 7
         with index.session():
             for number in range(many):
                 index.results.put(b"%06d" % number, b"first")
-            index.results.put(b"large", bytes(sessions.HELD_BYTES))
+            index.results.put(b"large", bytes(session.HELD_BYTES))
             index.checkpoints.stage_checkpoint("s", 1, b"one")
             assert contents(index) == {}
             assert index.checkpoints.read_all_checkpoints() == {}
@@ -440,7 +440,7 @@ class SessionConformance(IndexUnderTest):
         found = contents(index)
         assert len(found) == many // 2 + 1
         assert found[b"000001"] == b"second"
-        assert len(found[b"large"]) == sessions.HELD_BYTES
+        assert len(found[b"large"]) == session.HELD_BYTES
         assert index.checkpoints.read_all_checkpoints() == {"s": ONE}
 
     @pytest.mark.parametrize("end", ["rollback", "raise", "close"])
@@ -450,7 +450,7 @@ class SessionConformance(IndexUnderTest):
             write_one(index)
 
         def write_much() -> None:
-            for number in range(sessions.HELD_CHANGES + 7):
+            for number in range(session.HELD_CHANGES + 7):
                 index.results.put(b"%06d" % number, b"x")
             index.results.delete(b"k")
             index.checkpoints.stage_checkpoint("s", 2)
@@ -567,7 +567,7 @@ class SessionConformance(IndexUnderTest):
 
         def swallow() -> None:
             with index.session(), contextlib.suppress(Unavailable):
-                for number in range(sessions.HELD_CHANGES * 2):
+                for number in range(session.HELD_CHANGES * 2):
                     index.results.put(b"%06d" % number, b"x")
 
         with monkeypatch.context() as broken:

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.projections.event import Event
 from holdfast.projections.view import View
-from holdfast.sinks.index.rows import key_bytes, problems
+from holdfast.sources.rows import key_bytes, problems
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

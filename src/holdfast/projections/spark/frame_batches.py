@@ -19,7 +19,7 @@ from holdfast.projections.spark.events import read_events
 from holdfast.projections.spark.projection_batches import explained, next_positions
 from holdfast.projections.state import Standing, Track
 from holdfast.projections.store import ProjectionStore
-from holdfast.sinks.index.rows import encoded
+from holdfast.sources.rows import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ from holdfast.sources.arguments import check_position, check_source_id, check_u6
 from holdfast.sources.backend import Backend
 from holdfast.sources.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.sources.gap import Gap
-from holdfast.sources.sessions import Sessions
+from holdfast.sources.session import Sessions
 
 MOST_WHY = 4096
 

@@ -15,9 +15,8 @@ import msgspec
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.sinks.durable import disk_errors_explained
-from holdfast.sinks.index.keys import look_at_keys
-from holdfast.sinks.index.rows import encoded, problems
-from holdfast.sinks.index.sequences import epoch_of, sequence_of
+from holdfast.sinks.index_keys import look_at_keys
+from holdfast.sinks.index_sequences import epoch_of, sequence_of
 from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing, check_same_delivery
 from holdfast.sinks.staging import StagingArea
@@ -25,6 +24,7 @@ from holdfast.sinks.writing import write_rows
 from holdfast.sources import Index, config_hash, open_index
 from holdfast.sources.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
 from holdfast.sources.resetting import UNFINISHED
+from holdfast.sources.rows import encoded, problems
 from holdfast.storage.objects.open import without_secrets
 
 if TYPE_CHECKING:

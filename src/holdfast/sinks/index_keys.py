@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.sinks.index.rows import KEY
+from holdfast.sources.rows import KEY
 
 if TYPE_CHECKING:
     from pyarrow import dataset
