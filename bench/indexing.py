@@ -12,8 +12,8 @@ from typing import Any
 
 from bench.epochs import WARM_UP, Epochs, session
 from bench.measure import Row
+from holdfast.index.rows import encoded
 from holdfast.sinks import IndexSink
-from holdfast.sources.rows import encoded
 from holdfast.spark import Pipeline
 
 UPSERTS = 100_000

@@ -14,8 +14,8 @@ import redis
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 from bench.measure import Row, in_turns
-from holdfast.sources import Index, open_index
-from holdfast.sources.redis_line import Line
+from holdfast.index import Index, open_index
+from holdfast.index.redis_line import Line
 from holdfast.testing.postgres import PostgresServer, postgres_server
 from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
 

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import CheckpointBatcher, CheckpointManifest, ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
 from holdfast import errors as tree
-from holdfast.sources import SourceCheckpoint
+from holdfast.index import SourceCheckpoint
 
 
 def test_everything_in_all_is_there() -> None:
@@ -28,7 +28,7 @@ def test_everything_in_all_is_there() -> None:
         "open_store",
     }
     assert promised <= set(holdfast.__all__)
-    for module in ("holdfast", "holdfast.checkpoints", "holdfast.storage.objects", "holdfast.sources"):
+    for module in ("holdfast", "holdfast.checkpoints", "holdfast.storage.objects", "holdfast.index"):
         found = importlib.import_module(module)
         for name in found.__all__:
             assert getattr(found, name) is not None

@@ -9,7 +9,7 @@ from holdfast.checkpoints.manifest import (
     OperatorCheckpoint,
     SinkCommitStatus,
 )
-from holdfast.sources import open_index
+from holdfast.index import open_index
 
 __version__ = "0.1.0"
 

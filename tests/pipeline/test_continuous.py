@@ -12,7 +12,7 @@ from workshop import remove
 
 import holdfast
 from holdfast.errors import Corrupt, Invalid
-from holdfast.sources import SourceCheckpoint
+from holdfast.index import SourceCheckpoint
 from holdfast.spark import ContinuousQuery
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def documents(store: ProjectionStore) -> dict[str, Any]:
 
 def at_once(spark: SparkSession, store: ProjectionStore) -> dict[str, Any]:
     """The aggregation of all events, as an aggregation in one batch would keep it."""
-    from holdfast.sources.rows import encoded
+    from holdfast.index.rows import encoded
 
     rows = encoded(totals(read_events(spark, store.address)), ["account"], None).collect()
     return {json.loads(bytes(key))["account"]: bytes(value) for key, value in rows}

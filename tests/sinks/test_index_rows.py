@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import Invalid
+from holdfast.index.rows import KEY, VALUE, decoded, encoded, key_bytes, problems
 from holdfast.sinks.index_sequences import epoch_of, sequence_of
-from holdfast.sources.rows import KEY, VALUE, decoded, encoded, key_bytes, problems
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

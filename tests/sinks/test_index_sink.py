@@ -13,9 +13,9 @@ from sink_places import staged_in
 import holdfast
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, Invalid, Unavailable
+from holdfast.index import Index, SourceCheckpoint
+from holdfast.index.memory import MemoryBackend
 from holdfast.sinks import IndexSink, RowsRefused, Standing
-from holdfast.sources import Index, SourceCheckpoint
-from holdfast.sources.memory import MemoryBackend
 from holdfast.testing.conformance_sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from holdfast.cli.sources_clear import command as clear
 from holdfast.cli.sources_index import Observed, SeenSource, observe, on_index, opened, store_of
 from holdfast.cli.sources_positions import as_json, cut, words
 from holdfast.errors import Corrupt
+from holdfast.index import Gap
 from holdfast.sinks.index_sequences import epoch_of
-from holdfast.sources import Gap
 
 AT_A_TERMINAL = 200
 NEWEST_GAPS = 5

@@ -17,8 +17,8 @@ from holdfast.cli.output import Cell, Output
 from holdfast.cli.sources_index import Observed, OpenedIndex, is_on_disk, observe, on_index, opened, store_of
 from holdfast.cli.sources_positions import cut
 from holdfast.errors import Conflict, Unavailable
-from holdfast.sources import records
-from holdfast.sources.resetting import CHUNK
+from holdfast.index import records
+from holdfast.index.resetting import CHUNK
 
 COUNTED = 100_000
 """Beyond so many results it is only said that there are more: counting all could take as long as removing them."""

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from holdfast.errors import Corrupt, Invalid
+from holdfast.index import Index, SourceCheckpoint
+from holdfast.index.rows import decoded, key_bytes
 from holdfast.pipeline.epoch import Operator
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.recovery_plan import OnChange
 from holdfast.pipeline.supervisor import Run
 from holdfast.sinks import IndexSink
-from holdfast.sources import Index, SourceCheckpoint
-from holdfast.sources.rows import decoded, key_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,7 +152,7 @@ class ContinuousQuery:
 
     def _documents(self, spark: SparkSession) -> DataFrame:
         if self._sink.is_persistent:
-            from holdfast.sources.spark_source import read_index
+            from holdfast.index.spark_source import read_index
 
             return read_index(spark, self._sink.readable_url())
         with self._sink.read() as index:

@@ -21,11 +21,11 @@ from urllib.parse import quote
 
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
+from holdfast.index.sqlite_connections import Connections
+from holdfast.index.sqlite_errors import OF_A_STORE, is_busy, is_of_the_medium, may_have_happened
 from holdfast.projections.backend import SPACES, Change, Row, Space
 from holdfast.projections.pending import Pending, closed, nested
 from holdfast.projections.records import newer
-from holdfast.sources.sqlite_connections import Connections
-from holdfast.sources.sqlite_errors import OF_A_STORE, is_busy, is_of_the_medium, may_have_happened
 from holdfast.storage.files.lock import make_directories, sync_directory
 
 APPLICATION_ID = 0x48664573  # "HfEs", in the file's header: told from other people's databases

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.index.sqlite_errors import OF_A_STORE
 from holdfast.projections.backend import Row, Space
 from holdfast.projections.looking import not_there
 from holdfast.projections.records import newer
 from holdfast.projections.sqlite import APPLICATION_ID, PATIENCE, SCHEMA, read_from, scan_from
-from holdfast.sources.sqlite_errors import OF_A_STORE
 
 
 class SqliteLooker:

@@ -14,6 +14,10 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
+from holdfast.index import Index, config_hash, open_index
+from holdfast.index.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
+from holdfast.index.resetting import UNFINISHED
+from holdfast.index.rows import encoded, problems
 from holdfast.sinks.durable import disk_errors_explained
 from holdfast.sinks.index_keys import look_at_keys
 from holdfast.sinks.index_sequences import epoch_of, sequence_of
@@ -21,10 +25,6 @@ from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing, check_same_delivery
 from holdfast.sinks.staging import StagingArea
 from holdfast.sinks.writing import write_rows
-from holdfast.sources import Index, config_hash, open_index
-from holdfast.sources.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
-from holdfast.sources.resetting import UNFINISHED
-from holdfast.sources.rows import encoded, problems
 from holdfast.storage.objects.open import without_secrets
 
 if TYPE_CHECKING:

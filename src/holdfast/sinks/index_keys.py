@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.sources.rows import KEY
+from holdfast.index.rows import KEY
 
 if TYPE_CHECKING:
     from pyarrow import dataset

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
-from holdfast.sources import records, resetting, session
-from holdfast.sources.arguments import MAX_U64
-from holdfast.sources.checkpoint import SourceCheckpoint
-from holdfast.sources.index import Index
+from holdfast.index import records, resetting, session
+from holdfast.index.arguments import MAX_U64
+from holdfast.index.checkpoint import SourceCheckpoint
+from holdfast.index.index import Index
 from holdfast.testing.conformance_sources_subject import NOW, IndexUnderTest, contents, fill
 
 

@@ -8,11 +8,11 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.sources import records
-from holdfast.sources.arguments import MAX_ID_BYTES, MAX_KEY_BYTES, MAX_POSITION_BYTES, MAX_U64, MAX_VALUE_BYTES
-from holdfast.sources.backend import Space
-from holdfast.sources.checkpoint import SourceCheckpoint, StoredCheckpoint
-from holdfast.sources.starting import OnChange
+from holdfast.index import records
+from holdfast.index.arguments import MAX_ID_BYTES, MAX_KEY_BYTES, MAX_POSITION_BYTES, MAX_U64, MAX_VALUE_BYTES
+from holdfast.index.backend import Space
+from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
+from holdfast.index.starting import OnChange
 from holdfast.testing.conformance_sources_subject import NOW, IndexUnderTest, contents, fill
 
 POSITIONS = [None, b"", b"\0", b"8 bytes.", bytes(range(20)), b"\xff" * 80]

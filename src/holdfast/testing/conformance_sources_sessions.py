@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.errors import Fenced, HoldfastError, Invalid, Unavailable
-from holdfast.sources import session
-from holdfast.sources.checkpoint import SourceCheckpoint
-from holdfast.sources.index import Index
+from holdfast.index import session
+from holdfast.index.checkpoint import SourceCheckpoint
+from holdfast.index.index import Index
 from holdfast.testing.conformance_sources_subject import IndexUnderTest, contents
 
 ONE = SourceCheckpoint(1, b"one")

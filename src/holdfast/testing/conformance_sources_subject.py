@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from holdfast.sources.backend import Backend, Space
-from holdfast.sources.index import Index
+from holdfast.index.backend import Backend, Space
+from holdfast.index.index import Index
 
 NOW = 1_760_000_000.0
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.index.rows import key_bytes, problems
 from holdfast.projections.event import Event
 from holdfast.projections.view import View
-from holdfast.sources.rows import key_bytes, problems
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

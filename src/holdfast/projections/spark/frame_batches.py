@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.index.rows import encoded
 from holdfast.projections import astray, cursors, keys
 from holdfast.projections.arguments import check_key, check_value
 from holdfast.projections.backend import Change
@@ -19,7 +20,6 @@ from holdfast.projections.spark.events import read_events
 from holdfast.projections.spark.projection_batches import explained, next_positions
 from holdfast.projections.state import Standing, Track
 from holdfast.projections.store import ProjectionStore
-from holdfast.sources.rows import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

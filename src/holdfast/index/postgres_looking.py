@@ -1,0 +1,30 @@
+"""Looking into an index on PostgreSQL: its row is only read, so that nobody is fenced and nobody waits."""
+
+from __future__ import annotations
+
+from holdfast.index import postgres_tables as tables
+from holdfast.index.looking import not_there
+from holdfast.index.postgres_reading import Reader
+from holdfast.index.postgres_server import parse
+
+
+class PostgresLooker:
+    """Queries that change nothing: a role that may only read is enough."""
+
+    def __init__(self, url: str) -> None:
+        address = parse(url)
+        reader = Reader(address)
+        self.address = address.shown
+        self.read = reader.read
+        self.scan = reader.scan
+        self.close = reader.close
+        try:
+            is_made = reader.fetched(tables.ARE_MADE, [tables.NAMES]) == [(True,)]
+            found = reader.fetched(tables.FIND, [address.index]) if is_made else []
+            if not found:
+                raise not_there(self.address)
+            reader.index_id, layout = found[0]
+            tables.check_layout(layout, self.address)
+        except BaseException:
+            self.close()
+            raise

@@ -1,0 +1,116 @@
+"""How far each source has been read, kept with the results in the same session."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from holdfast.index import records
+from holdfast.index.arguments import check_position, check_source_id, check_u64
+from holdfast.index.backend import Backend
+from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
+from holdfast.index.gap import Gap
+from holdfast.index.session import Sessions
+
+MOST_WHY = 4096
+
+
+class SourceCheckpoints:
+    """A sequence and a position per source, and the hash of the configuration that the results were made with.
+
+    `stage_checkpoint` is part of the session. Everything else stands alone: reads return what is committed, also inside
+    a session, and `clear_checkpoints` and `write_config_hash` commit by themselves, whatever becomes of the session
+    around them.
+    """
+
+    def __init__(self, backend: Backend, sessions: Sessions, clock: Callable[[], float]) -> None:
+        self._backend = backend
+        self._sessions = sessions
+        self._clock = clock
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether checkpoints outlive the process, so that sources can be told where to resume."""
+        return self._backend.is_persistent
+
+    def stage_checkpoint(self, source_id: str, sequence: int, source_position: bytes | None = None) -> None:
+        """Set a source's checkpoint with the session's commit, together with its results.
+
+        Without a position, one that was stored is removed. A sequence may be lower than the one before: whether to go
+        back is for the caller to decide. Outside a session: `Invalid` on a persistent index, at once on a volatile one.
+        A refused position or id leaves what is stored, and the session, as they were.
+        """
+        key = records.checkpoint_key(check_source_id(source_id))
+        sequence, position = check_u64("sequence", sequence), check_position(source_position)
+        self._sessions.add("meta", key, records.encode_checkpoint(key, sequence, position, self._now()))
+
+    def read_checkpoint(self, source_id: str) -> SourceCheckpoint | None:
+        """The committed checkpoint; None if there never was one."""
+        key = records.checkpoint_key(check_source_id(source_id))
+        self._sessions.check_usable()
+        value = self._backend.read("meta", key)
+        return None if value is None else records.decode_checkpoint(key, value, self._backend.address)[1].checkpoint
+
+    def read_all_checkpoints(self) -> dict[str, SourceCheckpoint]:
+        """Every committed checkpoint by its source, in one scan."""
+        return {source_id: found.checkpoint for source_id, found in self._scan()}
+
+    def read_all_stored(self) -> dict[str, StoredCheckpoint]:
+        """The same with the times, for people to look at."""
+        return dict(self._scan())
+
+    def clear_checkpoints(self) -> None:
+        """Remove every checkpoint, every recorded gap and the configuration hash, in one atomic step. Results stay."""
+        self._sessions.check_usable()
+        keys = itertools.chain([records.HASH_KEY], self._keys(records.CHECKPOINTS), self._keys(records.GAPS))
+        self._sessions.commit_alone("index.clear", "meta", ((key, None) for key in keys))
+
+    def write_config_hash(self, hash: int) -> None:
+        """Store the configuration's hash, durable on return."""
+        self._sessions.check_usable()
+        value = records.encode_hash(check_u64("hash", hash))
+        self._sessions.commit_alone("index.configure", "meta", [(records.HASH_KEY, value)])
+
+    def read_config_hash(self) -> int | None:
+        """The stored hash; None if there is none."""
+        self._sessions.check_usable()
+        value = self._backend.read("meta", records.HASH_KEY)
+        return None if value is None else records.decode_hash(value, self._backend.address)
+
+    def pass_over(self, source_id: str, sequence: int | None, to_position: bytes | None, why: str) -> Gap:
+        """Record that a source's changes from its checkpoint to here will be missing, and move the checkpoint there.
+
+        Without a sequence the checkpoint is removed: the source begins anew, with whatever it counts.
+        Both in one commit of their own, so that nothing is passed over without a record.
+        """
+        key = records.checkpoint_key(check_source_id(source_id))
+        sequence = None if sequence is None else check_u64("sequence", sequence)
+        to_position = check_position(to_position)
+        before = self.read_checkpoint(source_id)
+        told = why[:MOST_WHY].encode(errors="backslashreplace").decode()  # it may quote a file's name
+        gap = Gap(source_id, before.source_position if before else None, to_position, self._now(), told)
+        last = max((records.gap_number(found) for found in self._keys(records.GAPS)), default=0)
+        moved = None if sequence is None else records.encode_checkpoint(key, sequence, to_position, gap.when_ms)
+        changes = [
+            (records.gap_key(last + 1), records.encode_gap(records.gap_key(last + 1), gap)),
+            (key, moved),
+        ]
+        self._sessions.commit_alone("index.gap", "meta", changes)
+        return gap
+
+    def gaps(self) -> list[Gap]:
+        """Everything that was passed over since the index was empty, oldest first."""
+        self._sessions.check_usable()
+        found = self._backend.scan("meta", records.GAPS)
+        return [records.decode_gap(key, value, self._backend.address) for key, value in found]
+
+    def _scan(self) -> Iterator[tuple[str, StoredCheckpoint]]:
+        self._sessions.check_usable()
+        for key, value in self._backend.scan("meta", records.CHECKPOINTS):
+            yield records.decode_checkpoint(key, value, self._backend.address)
+
+    def _keys(self, prefix: bytes) -> Iterator[bytes]:
+        return (key for key, _ in self._backend.scan("meta", prefix))
+
+    def _now(self) -> int:
+        return max(0, int(self._clock() * 1000))

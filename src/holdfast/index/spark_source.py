@@ -1,0 +1,56 @@
+"""An index as a batch source of Spark's: keys and values, read where the data are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from holdfast.index import open_index
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "holdfast_index"
+BATCH_ROWS = 1 << 14
+
+
+def read_index(spark: SparkSession, url: str) -> DataFrame:
+    """The index at an address that every executor reaches, as columns `key` and `value`."""
+    spark.dataSource.register(IndexDataSource)
+    return spark.read.format(NAME).option("url", url).load()
+
+
+class IndexDataSource(DataSource):
+    """`spark.read.format("holdfast_index").option("url", "sqlite:///...")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return "key binary, value binary"
+
+    def reader(self, schema: Any) -> IndexReader:
+        return IndexReader(self.options["url"])
+
+
+class IndexReader(DataSourceReader):
+    """One pass over the whole index: the keys of an index say nothing of how to divide them."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        import pyarrow
+
+        schema = pyarrow.schema([("key", pyarrow.binary()), ("value", pyarrow.binary())])
+        with open_index(self._url, read_only=True) as index:
+            rows = index.results.scan(b"")
+            while batch := list(islice(rows, BATCH_ROWS)):
+                keys, values = zip(*batch, strict=True)
+                columns = [pyarrow.array(column, pyarrow.binary()) for column in (keys, values)]
+                yield pyarrow.record_batch(columns, schema=schema)

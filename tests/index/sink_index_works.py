@@ -1,0 +1,17 @@
+"""What the crash tests of the index sink run in processes that are killed. No Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import holdfast.index.postgres
+import holdfast.index.redis
+import holdfast.index.rocksdb
+import holdfast.index.sqlite  # noqa: F401 - once here, rather than in each process that is forked from this one
+from holdfast.sinks import Delivery, IndexSink
+from holdfast.testing.crash import Acknowledge
+
+
+def commit(acknowledge: Acknowledge, url: str, area: str, descriptor: dict[str, Any], lineage: int, epoch: int) -> None:
+    IndexSink(url, "id", staging=area).commit(descriptor, Delivery("orders", "out", lineage, epoch, 1))
+    acknowledge("committed")
