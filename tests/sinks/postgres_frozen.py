@@ -16,7 +16,7 @@ from typing import Any
 from postgres_hands import SIMPLE, at, stage, use_hands
 
 from holdfast.errors import HoldfastError
-from holdfast.sinks.postgres import checking, connecting, preparing, staging
+from holdfast.sinks.postgres import check_rows, connecting, prepare, staging
 from holdfast.sinks.postgres.sink import PostgresSink
 
 IDLE_TIMEOUT = "1s"
@@ -35,7 +35,7 @@ def _then_freeze(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _merge_then_freeze(staged: Any, merge: Callable[..., Any] = checking.merge) -> Iterator[Any]:
+def _merge_then_freeze(staged: Any, merge: Callable[..., Any] = check_rows.merge) -> Iterator[Any]:
     yield from merge(staged)
     _freeze()
 
@@ -43,11 +43,11 @@ def _merge_then_freeze(staged: Any, merge: Callable[..., Any] = checking.merge) 
 def run(dsn: str, work: str, descriptor: dict[str, Any]) -> None:
     sink = PostgresSink(dsn, "out", "id")
     if work == "prepare":
-        preparing._check_same_target = _then_freeze(preparing._check_same_target)  # type: ignore[assignment]
+        prepare._check_same_target = _then_freeze(prepare._check_same_target)  # type: ignore[assignment]
         sink.prepare(SIMPLE, at(0))
     elif work == "stage":
         use_hands(setattr)
-        checking.merge = _merge_then_freeze  # type: ignore[assignment]
+        check_rows.merge = _merge_then_freeze  # type: ignore[assignment]
         stage(sink, [(1, "one")], at(1))
     else:
         staging.drop = _then_freeze(staging.drop)  # type: ignore[assignment]

@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.sinks.postgres import loading as postgres_loading
+from holdfast.sinks.postgres import stage as postgres_loading
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import Delivery, Descriptor
 

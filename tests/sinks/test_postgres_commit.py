@@ -18,12 +18,12 @@ from postgres_line import Line
 
 from holdfast.base.steps import observe
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks.postgres import loading as postgres_loading
+from holdfast.sinks.postgres import stage as postgres_loading
 from holdfast.sinks.postgres import staging as postgres_staging
-from holdfast.sinks.postgres.copying import CopyTask
+from holdfast.sinks.postgres.copy_task import CopyTask
 from holdfast.sinks.postgres.names import TableName
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.sinks.postgres.statements import copy_into
+from holdfast.sinks.postgres.sql import copy_into
 from holdfast.sinks.sink import RowsRefused, StagedOutputGone, Standing
 from holdfast.testing.crash import CrashRing
 from holdfast.testing.postgres import PostgresServer

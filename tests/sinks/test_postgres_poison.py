@@ -13,11 +13,11 @@ import pytest
 from postgres_hands import SIMPLE, HandFrame, ask, at, opened, stage, staging_tables
 from pyspark.sql.types import DecimalType, StructType
 
-from holdfast.sinks.postgres.catalog import read_target
+from holdfast.sinks.postgres.compatibility import needs_trial
 from holdfast.sinks.postgres.connecting import connected
-from holdfast.sinks.postgres.fitting import needs_trial
 from holdfast.sinks.postgres.names import TableName
 from holdfast.sinks.postgres.place import Shape
+from holdfast.sinks.postgres.table import read_target
 from holdfast.sinks.sink import RowsRefused
 
 pytestmark = pytest.mark.usefixtures("by_hand")

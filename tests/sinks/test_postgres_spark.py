@@ -20,7 +20,7 @@ from postgres_hands import ask, at, opened, staging_tables
 
 from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.sinks.postgres import loading as postgres_loading
+from holdfast.sinks.postgres import stage as postgres_loading
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import RowsRefused
 from holdfast.testing.postgres import PASSWORD, PostgresServer

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.sinks.sink import RowsRefused
-from holdfast.sinks.writing import explain
+from holdfast.sinks.spark_write import explain
 
 HERE = "/data/out/_staging/x"
 

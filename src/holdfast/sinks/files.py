@@ -15,7 +15,7 @@ from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
 from holdfast.sinks.durable import disk_errors_explained, sync, write_file
-from holdfast.sinks.ownership import Owner, claim, is_owned, require_owner
+from holdfast.sinks.owner_file import Owner, claim, is_owned, require_owner
 from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import (
     Delivery,
@@ -25,8 +25,8 @@ from holdfast.sinks.sink import (
     Standing,
     check_same_delivery,
 )
+from holdfast.sinks.spark_write import essence, write_rows
 from holdfast.sinks.staging import StagingArea
-from holdfast.sinks.writing import essence, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,8 +23,8 @@ from holdfast.sinks.index_keys import look_at_keys
 from holdfast.sinks.index_sequences import epoch_of, sequence_of
 from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing, check_same_delivery
+from holdfast.sinks.spark_write import write_rows
 from holdfast.sinks.staging import StagingArea
-from holdfast.sinks.writing import write_rows
 from holdfast.storage.objects.open import without_secrets
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks.delta.schema import Json
+from holdfast.sinks.delta.table import Json
 from holdfast.sinks.durable import sync, sync_all
 from holdfast.sinks.sink import Delivery, check_same_delivery
 

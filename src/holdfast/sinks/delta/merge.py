@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.sinks.delta.rules import refused
-from holdfast.sinks.writing import explain
+from holdfast.sinks.spark_write import explain
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.sinks.delta.schema import PARTITIONS, shown
+from holdfast.sinks.delta.table import PARTITIONS, shown
 from holdfast.sinks.sink import RowsRefused
 
 if TYPE_CHECKING:

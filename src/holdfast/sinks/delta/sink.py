@@ -11,17 +11,17 @@ import msgspec
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
-from holdfast.sinks.delta import schema as delta_schema
-from holdfast.sinks.delta.files import StagedFile, collect
+from holdfast.sinks.delta import table as delta_schema
+from holdfast.sinks.delta.data_files import StagedFile, collect
 from holdfast.sinks.delta.log import DeltaLog, require_deltalake
 from holdfast.sinks.delta.merge import merge, refuse_ambiguous_keys
 from holdfast.sinks.delta.rules import check_table, refused
-from holdfast.sinks.delta.schema import Json
+from holdfast.sinks.delta.table import Json
 from holdfast.sinks.durable import disk_errors_explained, make_directories, sync, write_file
 from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing
+from holdfast.sinks.spark_write import settings, write_rows
 from holdfast.sinks.staging import StagingArea
-from holdfast.sinks.writing import settings, write_rows
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

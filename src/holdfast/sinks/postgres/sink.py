@@ -68,7 +68,7 @@ class PostgresSink:
         It is rehearsed on no rows, and taken back: what a commit will need is permitted, or `Invalid` says what is not.
         `Corrupt` if the table is not there and epochs were committed to it: it is not made anew.
         """
-        from holdfast.sinks.postgres.preparing import prepare
+        from holdfast.sinks.postgres.prepare import prepare
 
         prepare(self._place, schema, delivery)
 
@@ -79,7 +79,7 @@ class PostgresSink:
         transaction that is taken back: as much work again as the commit. What another writer does to the target
         between that and the commit cannot be foreseen.
         """
-        from holdfast.sinks.postgres.loading import stage
+        from holdfast.sinks.postgres.stage import stage
 
         return stage(self._place, frame, delivery)
 
@@ -90,7 +90,7 @@ class PostgresSink:
         `Corrupt`, and they are kept as well, if the server has lost an epoch that this sink has seen there, or has
         this one from other source positions.
         """
-        from holdfast.sinks.postgres.committing import commit
+        from holdfast.sinks.postgres.commit import commit
 
         name = _name(delivery)
         commit(self._place, descriptor, delivery, self._seen.get(name))
@@ -98,13 +98,13 @@ class PostgresSink:
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         """As the contract says."""
-        from holdfast.sinks.postgres.committing import rollback
+        from holdfast.sinks.postgres.commit import rollback
 
         rollback(self._place, descriptor, delivery)
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
         """As the contract says. A staging table that a dead driver's task still holds is left for the next time."""
-        from holdfast.sinks.postgres.committing import recover
+        from holdfast.sinks.postgres.commit import recover
 
         standing = recover(self._place, delivery, keep)
         self._seen.pop(_name(delivery), None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.sinks.delta.schema import Json
+from holdfast.sinks.delta.table import Json
 from holdfast.sinks.durable import THREADS
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"

@@ -10,13 +10,13 @@ from psycopg.sql import SQL, Identifier
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sinks.postgres import staging
-from holdfast.sinks.postgres.catalog import Target, home, read_target
-from holdfast.sinks.postgres.committing import record
+from holdfast.sinks.postgres.commit import record
+from holdfast.sinks.postgres.compatibility import check_frame, check_target, new_table_columns
 from holdfast.sinks.postgres.connecting import Connection, connected, let_go_if_silent, translated
-from holdfast.sinks.postgres.fitting import check_frame, check_target, new_table_columns
 from holdfast.sinks.postgres.names import COMMITS, TableName
 from holdfast.sinks.postgres.place import Place, Shape
-from holdfast.sinks.postgres.statements import Staged, add_mark, create_commits, create_target, merge
+from holdfast.sinks.postgres.sql import Staged, add_mark, create_commits, create_target, merge
+from holdfast.sinks.postgres.table import Target, home, read_target
 from holdfast.sinks.sink import Delivery
 
 if TYPE_CHECKING:

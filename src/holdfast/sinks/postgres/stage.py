@@ -13,18 +13,18 @@ from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.sinks.postgres import staging
-from holdfast.sinks.postgres.catalog import Target, read_target
-from holdfast.sinks.postgres.checking import UNCHANGED, check_staged
-from holdfast.sinks.postgres.committing import check_same, discard
+from holdfast.sinks.postgres.check_rows import UNCHANGED, check_staged
+from holdfast.sinks.postgres.commit import check_same, discard
+from holdfast.sinks.postgres.compatibility import check_frame, check_target
 from holdfast.sinks.postgres.connecting import connected, for_executors, let_go_if_silent, translated
-from holdfast.sinks.postgres.copying import OUTCOME, CopyTask, Refusal
-from holdfast.sinks.postgres.fitting import check_frame, check_target
+from holdfast.sinks.postgres.copy_task import OUTCOME, CopyTask, Refusal
 from holdfast.sinks.postgres.names import DELETED, TableName
 from holdfast.sinks.postgres.place import Place, Ticket
-from holdfast.sinks.postgres.statements import Staged, copy_into, ranges
+from holdfast.sinks.postgres.sql import Staged, copy_into, ranges
+from holdfast.sinks.postgres.table import Target, read_target
 from holdfast.sinks.postgres.types import cast_for
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused
-from holdfast.sinks.writing import explain
+from holdfast.sinks.spark_write import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

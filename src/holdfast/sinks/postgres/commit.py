@@ -9,7 +9,6 @@ from psycopg.sql import SQL, Identifier
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.postgres import staging
-from holdfast.sinks.postgres.catalog import exists, home
 from holdfast.sinks.postgres.connecting import (
     DURABLE,
     UNLIMITED,
@@ -22,7 +21,8 @@ from holdfast.sinks.postgres.connecting import (
 )
 from holdfast.sinks.postgres.names import COMMITS, TableName
 from holdfast.sinks.postgres.place import Place, Ticket, decode_ticket, read_ticket
-from holdfast.sinks.postgres.statements import Staged, merge
+from holdfast.sinks.postgres.sql import Staged, merge
+from holdfast.sinks.postgres.table import exists, home
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing, check_same_delivery
 
 

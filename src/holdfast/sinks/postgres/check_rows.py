@@ -10,12 +10,11 @@ import psycopg
 from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.errors import Unavailable
-from holdfast.sinks.postgres.catalog import Target
+from holdfast.sinks.postgres.compatibility import indexed, needs_trial
 from holdfast.sinks.postgres.connecting import Connection, explained, said
-from holdfast.sinks.postgres.fitting import indexed, needs_trial
 from holdfast.sinks.postgres.names import DELETED
 from holdfast.sinks.postgres.place import Shape
-from holdfast.sinks.postgres.statements import (
+from holdfast.sinks.postgres.sql import (
     Staged,
     example,
     expression,
@@ -25,6 +24,7 @@ from holdfast.sinks.postgres.statements import (
     repeated_key,
     survey,
 )
+from holdfast.sinks.postgres.table import Target
 from holdfast.sinks.sink import RowsRefused
 
 UNCHANGED = "the target; nothing of this epoch is visible"
