@@ -9,7 +9,7 @@ from pathlib import Path
 import holdfast
 from bench.measure import Row
 from holdfast import CheckpointManifest
-from holdfast.testing.faults import FaultyProxy
+from holdfast.testing.faults.proxy import FaultyProxy
 from holdfast.testing.servers import moto_server, options_for
 
 HISTORY = 10_000

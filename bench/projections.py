@@ -10,7 +10,7 @@ from bench import projections_eventsourcing
 from bench.measure import Row, in_turns
 from holdfast.projections import Append, Event, NewEvent, Projection, ProjectionRunner, ProjectionStore, View, records
 from holdfast.projections.opening import open_backend
-from holdfast.testing.conformance_projections_subject import CountedBackend
+from holdfast.testing.conformance.projections.subject import CountedBackend
 
 MANY = 100_000
 FEW = 10_000

@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("holdfast.testing")
 
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from holdfast.testing.conformance_subject import StoreUnderTest  # noqa: E402
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest  # noqa: E402
 from holdfast.testing.postgres import PostgresServer, postgres_server  # noqa: E402
 from holdfast.testing.servers import S3Server, moto_server  # noqa: E402
 from holdfast.testing.valkey import ValkeyServer, valkey_server  # noqa: E402

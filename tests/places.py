@@ -13,7 +13,7 @@ from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
 from holdfast.errors import Unavailable
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects import LocalObjects, Objects, open_objects
-from holdfast.testing.conformance_subject import Abilities, StoreUnderTest
+from holdfast.testing.conformance.checkpoints.subject import Abilities, StoreUnderTest
 
 
 class LocalPlace(StoreUnderTest):

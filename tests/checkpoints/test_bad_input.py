@@ -25,7 +25,14 @@ from holdfast.checkpoints.store import CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.storage.files.disk import Entry, PosixDisk
 from holdfast.storage.objects import LocalObjects
-from holdfast.testing.conformance_subject import CREATED_MS, StoreUnderTest, manifest, pending, settled, with_everything
+from holdfast.testing.conformance.checkpoints.subject import (
+    CREATED_MS,
+    StoreUnderTest,
+    manifest,
+    pending,
+    settled,
+    with_everything,
+)
 from places import LocalPlace, MemoryPlace
 
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from holdfast.checkpoints.manifest import BatchObject
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, Unavailable
 from holdfast.storage.objects import LocalObjects, Objects, open_objects
 from holdfast.storage.objects.store import Chunks
-from holdfast.testing.powerloss import ForgetfulDisk, lose_everything
+from holdfast.testing.faults.powerloss import ForgetfulDisk, lose_everything
 
 
 class Watched:

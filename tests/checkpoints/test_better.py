@@ -22,7 +22,14 @@ from holdfast.errors import Fenced, Invalid, Unavailable
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects import LocalObjects, Objects
 from holdfast.storage.objects.store import Change, Chunks
-from holdfast.testing.conformance_subject import StoreUnderTest, failed, manifest, pending, settled, with_everything
+from holdfast.testing.conformance.checkpoints.subject import (
+    StoreUnderTest,
+    failed,
+    manifest,
+    pending,
+    settled,
+    with_everything,
+)
 from places import LocalPlace, MemoryPlace, interrupt
 
 EXTERNAL = {"agg": OperatorCheckpoint.external(0, 6)}

@@ -11,8 +11,8 @@ import pytest
 from holdfast import CheckpointStore, open_store
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.storage.objects import Objects, open_objects
-from holdfast.testing.conformance import Abilities, CheckpointStoreConformance
-from holdfast.testing.conformance_subject import manifest
+from holdfast.testing.conformance.checkpoints.subject import manifest
+from holdfast.testing.conformance.checkpoints.suite import Abilities, CheckpointStoreConformance
 from holdfast.testing.servers import S3Server
 from places import interrupt
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast import CheckpointBatcher, OperatorCheckpoint
 from holdfast.checkpoints import manifest_json
 from holdfast.errors import Corrupt
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest, with_everything
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest, with_everything
 from places import LocalPlace, MemoryPlace
 
 CHECKPOINT, BEFORE = 5, 1

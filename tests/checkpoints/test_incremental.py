@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast import CheckpointStore
 from holdfast.errors import Corrupt, Fenced, Invalid
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest, pending, settled
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest, pending, settled
 from places import LocalPlace, MemoryPlace
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -14,7 +14,7 @@ from holdfast.checkpoints import CheckpointBatcher, manifest_json
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, SinkCommitStatus
 from holdfast.checkpoints.save import check_references
 from holdfast.errors import Fenced, Invalid
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
 
 

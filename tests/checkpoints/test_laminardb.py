@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus, open_store
 from holdfast.checkpoints.manifest import InFlightRecord
-from holdfast.testing.conformance_subject import CREATED_MS, StoreUnderTest, manifest, with_everything
+from holdfast.testing.conformance.checkpoints.subject import CREATED_MS, StoreUnderTest, manifest, with_everything
 from places import LocalPlace, MemoryPlace
 
 WRITE = """

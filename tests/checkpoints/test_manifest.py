@@ -16,7 +16,7 @@ from holdfast import CheckpointManifest, ConnectorCheckpoint, InFlightRecord, Op
 from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SinkFailed
 from holdfast.errors import Corrupt, Invalid
-from holdfast.testing.conformance_subject import manifest, with_everything
+from holdfast.testing.conformance.checkpoints.subject import manifest, with_everything
 
 THE_22_FIELDS = [
     "version",

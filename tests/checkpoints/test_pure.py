@@ -23,7 +23,7 @@ from holdfast.checkpoints.validate import ValidationResult
 from holdfast.errors import Invalid, Unavailable
 from holdfast.storage.objects import open_objects
 from holdfast.storage.objects.store import ObjectInfo
-from holdfast.testing.conformance_subject import manifest
+from holdfast.testing.conformance.checkpoints.subject import manifest
 
 # Retention
 

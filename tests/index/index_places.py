@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.testing.conformance_sources import IndexAbilities
+from holdfast.testing.conformance.index.suite import IndexAbilities
 
 
 class Place(NamedTuple):

@@ -10,7 +10,7 @@ import holdfast.index.postgres
 import holdfast.index.redis
 import holdfast.index.rocksdb  # noqa: F401 - before the fork, not in each of a hundred processes
 from holdfast.index import Index, SourceCheckpoint, open_index, resetting, session
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.faults.crash import Acknowledge
 
 Snapshot = tuple[dict[bytes, bytes], dict[str, SourceCheckpoint], int | None, list[tuple[Any, ...]]]
 

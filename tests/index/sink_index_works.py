@@ -9,7 +9,7 @@ import holdfast.index.redis
 import holdfast.index.rocksdb
 import holdfast.index.sqlite  # noqa: F401 - once here, rather than in each process that is forked from this one
 from holdfast.sinks import Delivery, IndexSink
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.faults.crash import Acknowledge
 
 
 def commit(acknowledge: Acknowledge, url: str, area: str, descriptor: dict[str, Any], lineage: int, epoch: int) -> None:

@@ -11,7 +11,7 @@ from index_places import PLACES
 
 from holdfast.errors import Invalid, OutcomeUnknown
 from holdfast.index import Applier, Index, PositionUnavailable, SourceCheckpoint, open_index, recover
-from holdfast.testing.conformance_sources_subject import contents, fill
+from holdfast.testing.conformance.index.subject import contents, fill
 
 
 @pytest.fixture(params=PLACES)

@@ -7,7 +7,7 @@ from index_places import PLACES
 
 from holdfast.index.backend import Backend
 from holdfast.index.opening import open_backend
-from holdfast.testing.conformance_sources import IndexConformance
+from holdfast.testing.conformance.index.suite import IndexConformance
 
 
 @pytest.mark.parametrize("name", PLACES)

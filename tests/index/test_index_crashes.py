@@ -13,7 +13,7 @@ from index_places import PLACES
 from index_works import MILESTONES, open_at, session, small_chunks, snapshot
 
 from holdfast.index import open_index, resetting, session
-from holdfast.testing.crash import CrashRing, Event
+from holdfast.testing.faults.crash import CrashRing, Event
 
 pytestmark = pytest.mark.crash
 

@@ -15,8 +15,8 @@ from index_places import PLACES
 import holdfast
 from holdfast.index import SourceCheckpoint
 from holdfast.sinks import IndexSink, Standing
-from holdfast.testing.conformance_sinks import A, B, C, Row, SinkUnderTest, delivery
-from holdfast.testing.crash import CrashRing
+from holdfast.testing.conformance.sinks import A, B, C, Row, SinkUnderTest, delivery
+from holdfast.testing.faults.crash import CrashRing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ import pytest
 from holdfast.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavailable
 from holdfast.index import Index, open_index, session, sqlite
 from holdfast.index.sqlite import SqliteBackend
-from holdfast.testing.conformance_sources_subject import contents, fill
+from holdfast.testing.conformance.index.subject import contents, fill
 
 
 @pytest.fixture

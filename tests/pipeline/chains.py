@@ -24,7 +24,7 @@ from orders import (
 from together import ALL_HELD, Member
 
 from holdfast.base.steps import Phase
-from holdfast.testing.crash import Event, Moment, kill_at
+from holdfast.testing.faults.crash import Event, Moment, kill_at
 
 HERE = Path(__file__).parent
 LIFE = 400.0

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from holdfast.projections import Append, Event, OnError, Projection, ProjectionRunner, ProjectionStore, View
 from holdfast.projections.backend import Space
 from holdfast.projections.opening import open_backend
-from holdfast.testing.conformance_projections_subject import Boom, CountedBackend, paid
+from holdfast.testing.conformance.projections.subject import Boom, CountedBackend, paid
 
 # The executors do not have the folder of the tests among their paths.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -16,7 +16,7 @@ from works import Session
 
 from holdfast.base.steps import observe, step
 from holdfast.spark import ProjectionRunner
-from holdfast.testing.crash import Acknowledge, Event, Moment
+from holdfast.testing.faults.crash import Acknowledge, Event, Moment
 
 ALL_HELD = Moment(Event("everybody.held", "begin"))
 """Where to kill the process."""

@@ -16,7 +16,7 @@ from orders import (
 )
 
 import holdfast
-from holdfast.testing.crash import kill_at
+from holdfast.testing.faults.crash import kill_at
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 

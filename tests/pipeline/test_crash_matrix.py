@@ -17,7 +17,7 @@ from chains import ALL, DECIDED, STAGED, Fleet, Kind, moments
 from orders import INDEX_NAMED
 
 from holdfast.base.steps import Phase
-from holdfast.testing.crash import Event, Moment
+from holdfast.testing.faults.crash import Event, Moment
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.valkey import ValkeyServer
 

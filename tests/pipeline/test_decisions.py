@@ -10,7 +10,7 @@ from holdfast import SinkCommitStatus
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Corrupt
 from holdfast.pipeline.decisions import Fresh, Replay, what_to_do
-from holdfast.testing.conformance_subject import manifest
+from holdfast.testing.conformance.checkpoints.subject import manifest
 
 BOTH = frozenset({"lake", "pg"})
 PENDING, COMMITTED, FAILED = SinkCommitStatus.pending(), SinkCommitStatus.committed(), SinkCommitStatus.failed("full")

@@ -24,7 +24,7 @@ from holdfast.pipeline.recovery_plan import Observed, SeenWorkdir, Wanted, plan_
 from holdfast.sinks import RowsRefused, StagedOutputGone
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects import LocalObjects, open_objects
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
 
 FIRST, SECOND = ("rows of the first try",), ("other rows",)

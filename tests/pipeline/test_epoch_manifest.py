@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast import CheckpointManifest, ConnectorCheckpoint, InFlightRecord, SinkCommitStatus
 from holdfast.checkpoints.manifest import SinkStatus
 from holdfast.pipeline.epoch_manifest import INLINE_STATE, Holding, epoch_manifest, with_statuses
-from holdfast.testing.conformance_subject import manifest
+from holdfast.testing.conformance.checkpoints.subject import manifest
 
 NOTHING = Holding([], [])
 PENDING, COMMITTED, FAILED = SinkCommitStatus.pending(), SinkCommitStatus.committed(), SinkCommitStatus.failed("full")

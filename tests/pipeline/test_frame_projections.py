@@ -14,7 +14,7 @@ from holdfast.errors import Invalid
 from holdfast.projections import ProjectionRunner as InProcess
 from holdfast.projections import ProjectionStore
 from holdfast.spark import FrameProjection, ProjectionRunner, read_events
-from holdfast.testing.conformance_projections_subject import CountedBackend, paid
+from holdfast.testing.conformance.projections.subject import CountedBackend, paid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

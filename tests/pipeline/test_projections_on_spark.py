@@ -24,8 +24,8 @@ from holdfast.projections.spark.merge import Merged, Part, Span
 from holdfast.projections.spark.projection_batches import in_groups
 from holdfast.projections.spark.projection_view import GroupView
 from holdfast.spark import ProjectionRunner
-from holdfast.testing.conformance_projections_subject import CountedBackend, paid
-from holdfast.testing.crash import kill_at
+from holdfast.testing.conformance.projections.subject import CountedBackend, paid
+from holdfast.testing.faults.crash import kill_at
 from sparks import ATTEMPTS
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from holdfast.pipeline.reference_table import ReferenceTable, pin_table
 from holdfast.pipeline.workdir.snapshot import Capture
 from holdfast.pipeline.workdir.workdir import MARKER
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
 from workdir_files import OWNER, QUERY_ID, HandMade, HdfsState
 

@@ -14,7 +14,7 @@ from holdfast.checkpoints.manifest import CheckpointManifest, HoldfastSection
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.pipeline.recovery_plan import Observed, Plan, SeenWorkdir, Wanted, check_start, plan_recovery
 from holdfast.sinks import Standing
-from holdfast.testing.conformance_subject import manifest
+from holdfast.testing.conformance.checkpoints.subject import manifest
 
 PENDING, COMMITTED, FAILED = SinkCommitStatus.pending(), SinkCommitStatus.committed(), SinkCommitStatus.failed("full")
 STORE = "s3://bucket/shop"

@@ -16,7 +16,7 @@ from holdfast.base.steps import observe
 from holdfast.pipeline.workdir import pack
 from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, watch
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.faults.crash import Acknowledge
 from sparks import FILE_MANAGERS, QUICK_START, java_options, make_session
 
 _ROCKSDB = {

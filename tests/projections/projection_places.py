@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.testing.conformance_projections import ProjectionAbilities
+from holdfast.testing.conformance.projections.suite import ProjectionAbilities
 
 
 class Place(NamedTuple):

@@ -17,9 +17,9 @@ from holdfast.projections import (
     open_projections,
     rebuild,
 )
-from holdfast.testing.conformance_projections_running import Tables, rows_of
-from holdfast.testing.conformance_projections_subject import Turnover, contents, fresh_fold, paid
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.conformance.projections.runner import Tables, rows_of
+from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
+from holdfast.testing.faults.crash import Acknowledge
 
 Milestone = Callable[[ProjectionStore], object]
 

@@ -7,8 +7,8 @@ from projection_places import PLACES
 
 from holdfast.projections.backend import Backend
 from holdfast.projections.opening import open_backend
-from holdfast.testing.conformance_projections import ProjectionConformance, ProjectionsUnderTest
-from holdfast.testing.conformance_projections_cursors import CursorConformance
+from holdfast.testing.conformance.projections.cursors import CursorConformance
+from holdfast.testing.conformance.projections.suite import ProjectionConformance, ProjectionsUnderTest
 
 
 class _Placed(ProjectionsUnderTest):

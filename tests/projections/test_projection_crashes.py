@@ -13,7 +13,7 @@ import pytest
 from projection_works import MILESTONES, check, open_at
 
 from holdfast.projections import rebuild
-from holdfast.testing.crash import CrashRing
+from holdfast.testing.faults.crash import CrashRing
 
 pytestmark = pytest.mark.crash
 

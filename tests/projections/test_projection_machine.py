@@ -16,7 +16,7 @@ from projection_works import check
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Conflict
 from holdfast.projections import Append, Event, OnError, ProjectionRunner, View, open_projections, rebuild
-from holdfast.testing.conformance_projections_subject import Turnover, paid
+from holdfast.testing.conformance.projections.subject import Turnover, paid
 
 STREAMS = st.sampled_from(["a", "a/b", "b", "\0"])
 AMOUNTS = st.lists(st.integers(-5, 5) | st.just("bad"), min_size=1, max_size=5)

@@ -11,7 +11,7 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.projections import NewEvent, Projection, ProjectionRunner, open_projections
 from holdfast.projections.event import Event
 from holdfast.projections.view import View
-from holdfast.testing.conformance_projections_subject import Turnover, contents, fresh_fold, paid
+from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
 
 
 @pytest.fixture(params=PLACES)

@@ -17,9 +17,9 @@ from slatedb.uniffi import DbBuilder, KeyRange, ObjectStore
 from holdfast.base.steps import observe
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, open_projections, rebuild, slatedb
-from holdfast.testing.conformance_projections_subject import Turnover, contents, fresh_fold, paid
-from holdfast.testing.crash import CrashRing
-from holdfast.testing.faults import FaultyProxy, Status
+from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
+from holdfast.testing.faults.crash import CrashRing
+from holdfast.testing.faults.proxy import FaultyProxy, Status
 from holdfast.testing.servers import S3Server, environment_for
 
 WORKS = Path(__file__).with_name("projection_works.py")

@@ -26,7 +26,7 @@ from holdfast.projections import (
     open_projections,
     sqlite,
 )
-from holdfast.testing.conformance_projections_subject import Turnover, contents, fresh_fold, paid
+from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def run(program: str, url: str) -> subprocess.Popen[str]:
         f"import sys; sys.path[:] = {sys.path!r}; url = {url!r}\n"
         "from holdfast.projections import *\n"
         "from holdfast.errors import *\n"
-        "from holdfast.testing.conformance_projections_subject import Turnover, paid\n"
+        "from holdfast.testing.conformance.projections.subject import Turnover, paid\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", start + textwrap.dedent(program)],

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, open_store
 from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
 from holdfast.checkpoints.operator_state import plan_increment
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.faults.crash import Acknowledge
 
 INLINE = 200
 """Up to here `save_states` keeps state in the manifest; the real limit would make every one of these works slow."""

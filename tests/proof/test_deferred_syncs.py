@@ -11,8 +11,8 @@ from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
 from holdfast.errors import HoldfastError
 from holdfast.storage.objects import LocalObjects
 from holdfast.storage.objects.store import Chunks
-from holdfast.testing.faulty_disk import FaultyDisk
-from holdfast.testing.powerloss import ForgetfulDisk, lose_everything
+from holdfast.testing.faults.disk import FaultyDisk
+from holdfast.testing.faults.powerloss import ForgetfulDisk, lose_everything
 
 ROOT = "/data/deep/store"
 FIRST = CheckpointManifest.new(1, 1)

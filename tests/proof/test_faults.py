@@ -43,9 +43,9 @@ from proof_works import (
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.errors import Corrupt, HoldfastError, NotFound, OutcomeUnknown, Unavailable
 from holdfast.storage.objects import LocalObjects, open, retry
-from holdfast.testing.faults import FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
-from holdfast.testing.faulty_disk import FaultyDisk
-from holdfast.testing.powerloss import ForgetfulDisk, keep_everything
+from holdfast.testing.faults.disk import FaultyDisk
+from holdfast.testing.faults.powerloss import ForgetfulDisk, keep_everything
+from holdfast.testing.faults.proxy import FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
 from holdfast.testing.servers import S3Server, options_for
 from products import in_turn
 

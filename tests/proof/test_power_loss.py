@@ -18,8 +18,8 @@ from proof_machines import LAYOUTS, Machine, contents
 from proof_works import WORKS, Place, Work, manifest, prepared, saving, states
 
 from holdfast.storage.objects import LocalObjects
-from holdfast.testing.faulty_disk import FaultyDisk
-from holdfast.testing.powerloss import ForgetfulDisk, PowerCut, keep_everything, lose_everything, seeded
+from holdfast.testing.faults.disk import FaultyDisk
+from holdfast.testing.faults.powerloss import ForgetfulDisk, PowerCut, keep_everything, lose_everything, seeded
 from products import in_turn
 
 SEEDS = 6

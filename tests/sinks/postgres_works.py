@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import Delivery
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.faults.crash import Acknowledge
 
 
 def commit(acknowledge: Acknowledge, dsn: str, descriptor: dict[str, Any], epoch: int) -> None:

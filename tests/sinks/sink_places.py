@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from holdfast.sinks import Delivery
-from holdfast.testing.conformance_sinks import Row, delivery
+from holdfast.testing.conformance.sinks import Row, delivery
 
 
 def rows_in_files(root: Path, format: str = "parquet") -> list[Row]:

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sink import Delivery, Sink
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.faults.crash import Acknowledge
 
 
 def sink_of(kind: str, root: str) -> Sink:

@@ -18,7 +18,7 @@ from holdfast.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavaila
 from holdfast.sinks.delta.log import DeltaLog, application
 from holdfast.sinks.delta.sink import PARQUET_SETTINGS, DeltaSink
 from holdfast.sinks.sink import StagedOutputGone, Standing
-from holdfast.testing.conformance_sinks import A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
+from holdfast.testing.conformance.sinks import A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

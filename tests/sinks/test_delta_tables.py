@@ -18,7 +18,7 @@ from sink_places import everything_below, staged_in
 from holdfast.errors import Invalid
 from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.sink import RowsRefused
-from holdfast.testing.conformance_sinks import delivery
+from holdfast.testing.conformance.sinks import delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from sink_places import DiskRequests, committing, elsewhere, everything_below, r
 from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sink import RowsRefused, Standing
-from holdfast.testing.conformance_sinks import COLUMNS, A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
+from holdfast.testing.conformance.sinks import COLUMNS, A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

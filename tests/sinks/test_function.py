@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import Invalid
 from holdfast.sinks.function import FunctionSink
 from holdfast.sinks.sink import StagedOutputGone, Standing
-from holdfast.testing.conformance_sinks import A, B, Row, SinkAbilities, SinkConformance, delivery
+from holdfast.testing.conformance.sinks import A, B, Row, SinkAbilities, SinkConformance, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

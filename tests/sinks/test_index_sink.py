@@ -16,7 +16,7 @@ from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.index import Index, SourceCheckpoint
 from holdfast.index.memory import MemoryBackend
 from holdfast.sinks import IndexSink, RowsRefused, Standing
-from holdfast.testing.conformance_sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
+from holdfast.testing.conformance.sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.testing.conformance_sinks import ExactlyOnceConformance, Row, SinkAbilities
+from holdfast.testing.conformance.sinks import ExactlyOnceConformance, Row, SinkAbilities
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

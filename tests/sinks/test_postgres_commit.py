@@ -25,7 +25,7 @@ from holdfast.sinks.postgres.names import TableName
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.postgres.sql import copy_into
 from holdfast.sinks.sink import RowsRefused, StagedOutputGone, Standing
-from holdfast.testing.crash import CrashRing
+from holdfast.testing.faults.crash import CrashRing
 from holdfast.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.usefixtures("by_hand")

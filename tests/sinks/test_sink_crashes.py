@@ -13,8 +13,8 @@ from sink_works import sink_of
 
 from holdfast.errors import Corrupt
 from holdfast.sinks.sink import StagedOutputGone, Standing
-from holdfast.testing.conformance_sinks import A, B, Row, SinkUnderTest, delivery
-from holdfast.testing.crash import CrashRing, KilledRun
+from holdfast.testing.conformance.sinks import A, B, Row, SinkUnderTest, delivery
+from holdfast.testing.faults.crash import CrashRing, KilledRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

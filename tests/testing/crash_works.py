@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from holdfast.base.steps import step
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.faults.crash import Acknowledge
 
 
 def three_steps(acknowledge: Acknowledge, root: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from holdfast.testing.crash import ChildFailed, CrashRing, Event, KilledRun, Moment, kill_at, record
+from holdfast.testing.faults.crash import ChildFailed, CrashRing, Event, KilledRun, Moment, kill_at, record
 
 WORKS = str(Path(__file__).with_name("crash_works.py"))
 THREE = [Event(f"write.{name}", phase) for name in ("one", "two", "three") for phase in ("begin", "end")]
@@ -235,7 +235,7 @@ def test_nothing_outlives_the_process_that_owns_the_ring(tmp_path: Path) -> None
     code = f"""
 import sys, json
 sys.path[:] = json.loads(sys.argv[1])
-from holdfast.testing.crash import CrashRing
+from holdfast.testing.faults.crash import CrashRing
 with CrashRing({WORKS + ":lasting"!r}) as ring:
     ring.record(tell={str(pids)!r})
 """

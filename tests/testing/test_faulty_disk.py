@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.storage.files.disk import Disk
-from holdfast.testing.faulty_disk import FaultyDisk
-from holdfast.testing.powerloss import ForgetfulDisk
+from holdfast.testing.faults.disk import FaultyDisk
+from holdfast.testing.faults.powerloss import ForgetfulDisk
 
 
 def everything(disk: Disk) -> None:

@@ -15,7 +15,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 from obstore.store import S3Store
 
-from holdfast.testing.faults import FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
+from holdfast.testing.faults.proxy import FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
 from holdfast.testing.servers import S3Server, options_for
 
 pytestmark = pytest.mark.s3

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.storage.objects.local import LocalObjects
-from holdfast.testing.powerloss import ForgetfulDisk, PowerCut, keep_everything, lose_everything, seeded
+from holdfast.testing.faults.powerloss import ForgetfulDisk, PowerCut, keep_everything, lose_everything, seeded
 
 Work = Callable[[ForgetfulDisk], None]
 

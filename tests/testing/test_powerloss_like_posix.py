@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from holdfast.storage.files.disk import Disk, PosixDisk
-from holdfast.testing.powerloss import ForgetfulDisk, keep_everything
+from holdfast.testing.faults.powerloss import ForgetfulDisk, keep_everything
 
 NAMES = st.sampled_from(["a", "b"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda names: "/" + "/".join(names))

@@ -14,7 +14,7 @@ from holdfast.errors import Fenced
 from holdfast.pipeline.workdir import pack
 from holdfast.pipeline.workdir.pack import pack_on_driver, split_evenly
 from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.testing.conformance_subject import StoreUnderTest
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest
 from places import MemoryPlace
 
 SPLITS: list[tuple[dict[str, int], int, list[list[str]]]] = [

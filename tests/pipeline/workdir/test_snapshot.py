@@ -31,7 +31,7 @@ from holdfast.pipeline.workdir.snapshot import (
 )
 from holdfast.pipeline.workdir.workdir import MARKER, Workdir
 from holdfast.sparkdir.state_files import needed_files
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
 from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects, Objects, open_objects
-from holdfast.testing.conformance import Abilities, ObjectsConformance
+from holdfast.testing.conformance.checkpoints.suite import Abilities, ObjectsConformance
 from holdfast.testing.servers import S3Server
 from places import DyingDisk
 

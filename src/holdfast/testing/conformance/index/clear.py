@@ -13,7 +13,7 @@ from holdfast.index import records, resetting, session
 from holdfast.index.arguments import MAX_U64
 from holdfast.index.checkpoint import SourceCheckpoint
 from holdfast.index.index import Index
-from holdfast.testing.conformance_sources_subject import NOW, IndexUnderTest, contents, fill
+from holdfast.testing.conformance.index.subject import NOW, IndexUnderTest, contents, fill
 
 
 class Died(BaseException):

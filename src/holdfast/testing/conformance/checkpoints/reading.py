@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.checkpoints.manifest import OperatorCheckpoint
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 
 
 class ReadingConformance(StoreUnderTest):

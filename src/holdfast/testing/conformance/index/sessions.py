@@ -13,7 +13,7 @@ from holdfast.errors import Fenced, HoldfastError, Invalid, Unavailable
 from holdfast.index import session
 from holdfast.index.checkpoint import SourceCheckpoint
 from holdfast.index.index import Index
-from holdfast.testing.conformance_sources_subject import IndexUnderTest, contents
+from holdfast.testing.conformance.index.subject import IndexUnderTest, contents
 
 ONE = SourceCheckpoint(1, b"one")
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast.checkpoints.batcher import CheckpointBatcher
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, OperatorCheckpoint
 from holdfast.errors import Invalid
-from holdfast.testing.conformance_subject import StoreUnderTest, failed, manifest, pending, settled
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, failed, manifest, pending, settled
 
 
 class CleaningConformance(StoreUnderTest):

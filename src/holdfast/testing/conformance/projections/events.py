@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid
 from holdfast.projections import Append, NewEvent, ProjectionStore, keys, records
-from holdfast.testing.conformance_projections_subject import NOW, ProjectionsUnderTest, paid
+from holdfast.testing.conformance.projections.subject import NOW, ProjectionsUnderTest, paid
 
 NAMES = ["a", "a/b", "a%2Fb", "a/", "/", "%", "\0", "a\0b", "😀", "x" * 10_000, "😀" * 10_000, " ", "..", "\n"]
 

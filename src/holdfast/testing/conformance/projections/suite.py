@@ -9,16 +9,16 @@
         def open_backend(self): return MyBackend(self.path)
 
 Everything is asked for through a `ProjectionStore`, and what is written is counted at the backend. No process is killed
-here: for that, run catch-ups under `holdfast.testing.crash`.
+here: for that, run catch-ups under `holdfast.testing.faults.crash`.
 """
 
 from __future__ import annotations
 
-from holdfast.testing.conformance_projections_cursors import CursorConformance
-from holdfast.testing.conformance_projections_events import EventConformance
-from holdfast.testing.conformance_projections_life import LifeConformance
-from holdfast.testing.conformance_projections_running import RunningConformance
-from holdfast.testing.conformance_projections_subject import ProjectionAbilities, ProjectionsUnderTest
+from holdfast.testing.conformance.projections.admin import LifeConformance
+from holdfast.testing.conformance.projections.cursors import CursorConformance
+from holdfast.testing.conformance.projections.events import EventConformance
+from holdfast.testing.conformance.projections.runner import RunningConformance
+from holdfast.testing.conformance.projections.subject import ProjectionAbilities, ProjectionsUnderTest
 
 __all__ = ["ProjectionAbilities", "ProjectionConformance", "ProjectionsUnderTest"]
 

@@ -10,7 +10,7 @@
         def visible(self): return [(row.id, row.name) for row in ...]      # by a reader that is not the sink's
         def leftovers(self): return os.listdir(self.root / "waiting")
 
-No process is killed here: for that, run `commit`, `rollback` and `recover` under `holdfast.testing.crash`.
+No process is killed here: for that, run `commit`, `rollback` and `recover` under `holdfast.testing.faults.crash`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import Corrupt, Fenced, Invalid
 from holdfast.projections import GlobalProjectionCheckpoint
-from holdfast.testing.conformance_projections_subject import ProjectionsUnderTest, paid
+from holdfast.testing.conformance.projections.subject import ProjectionsUnderTest, paid
 
 AWKWARD = ["a", "a/b", "a%2Fb", "a%", "/", "a\0", "😀", "x" * 10_000, "a/b/c"]
 Cursors = GlobalProjectionCheckpoint

@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from holdfast.checkpoints.manifest import CheckpointManifest, OperatorCheckpoint, SinkCommitStatus, SinkStatus
 from holdfast.errors import Corrupt, Fenced, Invalid, NotFound
-from holdfast.testing.conformance_subject import StoreUnderTest, failed, manifest, pending, settled, with_everything
+from holdfast.testing.conformance.checkpoints.subject import (
+    StoreUnderTest,
+    failed,
+    manifest,
+    pending,
+    settled,
+    with_everything,
+)
 
 PENDING = SinkCommitStatus.pending()
 COMMITTED = SinkCommitStatus.committed()

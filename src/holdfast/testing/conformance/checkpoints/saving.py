@@ -14,7 +14,7 @@ from holdfast.checkpoints.batcher import CheckpointBatcher
 from holdfast.checkpoints.layout import DirectoryLayout
 from holdfast.checkpoints.manifest import OperatorCheckpoint, SidecarObject
 from holdfast.errors import Fenced, Invalid
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest, with_everything
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest, with_everything
 
 
 class SavingConformance(StoreUnderTest):

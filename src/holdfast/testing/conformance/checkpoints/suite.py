@@ -18,14 +18,14 @@ No test is skipped for want of an ability: the suite then asks for the opposite.
 
 from __future__ import annotations
 
-from holdfast.testing.conformance_cleaning import CleaningConformance
-from holdfast.testing.conformance_objects import MediumUnderTest, ObjectsConformance
-from holdfast.testing.conformance_reading import ReadingConformance
-from holdfast.testing.conformance_recovery import RecoveryConformance
-from holdfast.testing.conformance_saving import SavingConformance
-from holdfast.testing.conformance_subject import Abilities, StoreUnderTest
-from holdfast.testing.conformance_updating import UpdatingConformance
-from holdfast.testing.conformance_writers import WritersConformance
+from holdfast.testing.conformance.checkpoints.cleanup import CleaningConformance
+from holdfast.testing.conformance.checkpoints.reading import ReadingConformance
+from holdfast.testing.conformance.checkpoints.recovery import RecoveryConformance
+from holdfast.testing.conformance.checkpoints.saving import SavingConformance
+from holdfast.testing.conformance.checkpoints.subject import Abilities, StoreUnderTest
+from holdfast.testing.conformance.checkpoints.updating import UpdatingConformance
+from holdfast.testing.conformance.checkpoints.writers import WritersConformance
+from holdfast.testing.conformance.objects import MediumUnderTest, ObjectsConformance
 
 __all__ = [
     "Abilities",

@@ -13,7 +13,7 @@ from holdfast.index.arguments import MAX_ID_BYTES, MAX_KEY_BYTES, MAX_POSITION_B
 from holdfast.index.backend import Space
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.starting import OnChange
-from holdfast.testing.conformance_sources_subject import NOW, IndexUnderTest, contents, fill
+from holdfast.testing.conformance.index.subject import NOW, IndexUnderTest, contents, fill
 
 POSITIONS = [None, b"", b"\0", b"8 bytes.", bytes(range(20)), b"\xff" * 80]
 ODD_IDS = [

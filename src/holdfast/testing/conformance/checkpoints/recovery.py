@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.checkpoints.batcher import CheckpointBatcher
 from holdfast.checkpoints.manifest import OperatorCheckpoint
 from holdfast.checkpoints.validate import ValidationResult
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 
 EXTERNAL = {"agg": OperatorCheckpoint.external_slice(0, 5)}
 

@@ -22,7 +22,7 @@ from holdfast.projections import (
     ProjectionStore,
     View,
 )
-from holdfast.testing.conformance_projections_subject import (
+from holdfast.testing.conformance.projections.subject import (
     Boom,
     ProjectionsUnderTest,
     Turnover,

@@ -9,15 +9,15 @@
         def open_backend(self): return MyBackend(self.path)
 
 Everything is asked for through an `Index` on the backend, since that is what users rely on; values are damaged through
-the backend itself. No process is killed here: for that, run sessions and resets under `holdfast.testing.crash`.
+the backend itself. No process is killed here: for that, run sessions and resets under `holdfast.testing.faults.crash`.
 """
 
 from __future__ import annotations
 
-from holdfast.testing.conformance_sources_clearing import ClearingConformance
-from holdfast.testing.conformance_sources_keeping import KeepingConformance
-from holdfast.testing.conformance_sources_sessions import SessionConformance
-from holdfast.testing.conformance_sources_subject import IndexAbilities, IndexUnderTest
+from holdfast.testing.conformance.index.clear import ClearingConformance
+from holdfast.testing.conformance.index.records import KeepingConformance
+from holdfast.testing.conformance.index.sessions import SessionConformance
+from holdfast.testing.conformance.index.subject import IndexAbilities, IndexUnderTest
 
 __all__ = ["IndexAbilities", "IndexConformance", "IndexUnderTest"]
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.checkpoints.manifest import OperatorCheckpoint
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.errors import Fenced, Invalid
-from holdfast.testing.conformance_subject import StoreUnderTest, manifest, pending, settled
+from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest, pending, settled
 
 
 class WritersConformance(StoreUnderTest):

@@ -21,7 +21,7 @@ from holdfast.projections import (
     leases,
     state,
 )
-from holdfast.testing.conformance_projections_subject import (
+from holdfast.testing.conformance.projections.subject import (
     NOW,
     Boom,
     CountedBackend,

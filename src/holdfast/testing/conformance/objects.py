@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.storage.objects.store import Objects
-from holdfast.testing.conformance_subject import READ_LIMIT, Abilities
+from holdfast.testing.conformance.checkpoints.subject import READ_LIMIT, Abilities
 
 T = TypeVar("T")
 MIB = 1 << 20

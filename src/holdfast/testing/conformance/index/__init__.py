@@ -1,0 +1,1 @@
+"""Part of the test kit: see holdfast.testing."""
