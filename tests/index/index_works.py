@@ -9,7 +9,8 @@ from typing import Any
 import holdfast.index.postgres
 import holdfast.index.redis
 import holdfast.index.rocksdb  # noqa: F401 - before the fork, not in each of a hundred processes
-from holdfast.index import Index, SourceCheckpoint, open_index, resetting, session
+from holdfast.index import Index, SourceCheckpoint, open_index, resetting
+from holdfast.index import session as sessions
 from holdfast.testing.faults.crash import Acknowledge
 
 Snapshot = tuple[dict[bytes, bytes], dict[str, SourceCheckpoint], int | None, list[tuple[Any, ...]]]
@@ -17,7 +18,7 @@ Snapshot = tuple[dict[bytes, bytes], dict[str, SourceCheckpoint], int | None, li
 
 def small_chunks() -> None:
     """Sessions outgrow memory and resets take several commits, with a handful of keys."""
-    session.HELD_CHANGES = 8
+    sessions.HELD_CHANGES = 8
     resetting.CHUNK = 8
 
 

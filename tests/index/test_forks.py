@@ -17,7 +17,8 @@ from index_works import open_at, session, snapshot
 
 from holdfast.base import forks
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.index import Index, open_index, session
+from holdfast.index import Index, open_index
+from holdfast.index import session as sessions
 
 PERSISTENT = [name for name, place in PLACES.items() if place.abilities.persistent]
 
@@ -49,7 +50,7 @@ def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def index(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    monkeypatch.setattr(session, "HELD_CHANGES", 8)
+    monkeypatch.setattr(sessions, "HELD_CHANGES", 8)
     with open_at(url) as index:
         yield index
 

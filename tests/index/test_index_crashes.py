@@ -12,7 +12,8 @@ import pytest
 from index_places import PLACES
 from index_works import MILESTONES, open_at, session, small_chunks, snapshot
 
-from holdfast.index import open_index, resetting, session
+from holdfast.index import open_index, resetting
+from holdfast.index import session as sessions
 from holdfast.testing.faults.crash import CrashRing, Event
 
 pytestmark = pytest.mark.crash
@@ -29,7 +30,7 @@ def ring() -> Iterator[CrashRing]:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "HELD_CHANGES", session.HELD_CHANGES)  # both back at the end
+    monkeypatch.setattr(sessions, "HELD_CHANGES", sessions.HELD_CHANGES)  # both back at the end
     monkeypatch.setattr(resetting, "CHUNK", resetting.CHUNK)
     small_chunks()
 

@@ -16,7 +16,8 @@ from index_works import open_at, session, small_chunks, snapshot
 
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Invalid
-from holdfast.index import Index, memory, resetting, session
+from holdfast.index import Index, memory, resetting
+from holdfast.index import session as sessions
 
 SIZE = 20
 
@@ -46,7 +47,7 @@ ENTERED = dis.opmap["RESUME"]
 def traced(work: Callable[[], object], *, interrupted_at: int) -> bool:
     """Work that a signal interrupts where Python sees it in a session for the n-th time; False if it never is."""
     left = interrupted_at
-    files = {session.__file__, memory.__file__}
+    files = {sessions.__file__, memory.__file__}
     last: dict[FrameType, int] = {}
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -78,7 +79,7 @@ def test_interrupted_wherever_a_signal_can(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole or not at all, no session is left, and the next one is not taken for part of one that is."""
-    monkeypatch.setattr(session, "HELD_CHANGES", 8)
+    monkeypatch.setattr(sessions, "HELD_CHANGES", 8)
     outcomes = []
     with open_at(PLACES[name].fresh(request)) as index, open_at("memory://") as expected:
         number, at = 1, 0
@@ -105,7 +106,7 @@ def test_interrupted_while_a_failure_is_undone(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the failed session is there, also after the next commit."""
-    monkeypatch.setattr(session, "HELD_CHANGES", 8)
+    monkeypatch.setattr(sessions, "HELD_CHANGES", 8)
     with open_at(PLACES[name].fresh(request)) as index:
 
         def fail() -> None:
@@ -152,7 +153,7 @@ def test_interrupted_inside_a_block_that_goes_on() -> None:
 
 @pytest.mark.parametrize("name", PLACES)
 def test_interrupted_at_every_step(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "HELD_CHANGES", session.HELD_CHANGES)  # both back at the end
+    monkeypatch.setattr(sessions, "HELD_CHANGES", sessions.HELD_CHANGES)  # both back at the end
     monkeypatch.setattr(resetting, "CHUNK", resetting.CHUNK)
     small_chunks()
     outcomes = set()

@@ -15,8 +15,8 @@ from proof_checks import check, check_tidy
 from proof_works import WORKS, Address, Place, Work, manifest
 
 from holdfast.checkpoints.lease import KEPT_GENERATIONS
+from holdfast.testing.faults import crash
 from holdfast.testing.faults.crash import CrashRing
-from holdfast.testing.faults.proxy import crash
 from holdfast.testing.servers import S3Server
 from products import in_turn
 

@@ -45,7 +45,7 @@ from holdfast.base.steps import Phase, observe
 
 TIMEOUT = 60.0
 _GRACE = 5.0  # the run ends itself, with a traceback, at its timeout; who waits for it ends it this much later
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.testing import crash; crash.{}()"
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.testing.faults import crash; crash.{}()"
 
 Acknowledge = Callable[[str], None]
 """What the work calls when its caller may rely on something: the text outlives any kill that comes after."""
