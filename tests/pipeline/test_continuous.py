@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark.shop import Shop
 from workshop import remove
 
 import holdfast
 from holdfast.errors import Corrupt, Invalid
 from holdfast.index import SourceCheckpoint
 from holdfast.spark import ContinuousQuery
+from pipeline.shop import Shop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

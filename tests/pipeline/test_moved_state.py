@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.mark import ParameterSet
-from spark.shop import Shop, rows
 from test_stateful import totals
 from works import PROVIDERS, RESTLESS
 from workshop import remove
 
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
+from pipeline.shop import Shop, rows
 from sparks import configured
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from spark.shop import Shop, revenue, rows
 
 import holdfast
 from holdfast.checkpoints import manifest_json
@@ -22,6 +21,7 @@ from holdfast.sinks import Delivery, Descriptor, RowsRefused, Standing
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.function import FunctionSink
 from holdfast.spark import EpochReport, Pipeline, watch
+from pipeline.shop import Shop, revenue, rows
 from sparks import configured
 
 if TYPE_CHECKING:

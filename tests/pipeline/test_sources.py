@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark.shop import rows
 from workshop import remove
 
 import holdfast
@@ -15,6 +14,7 @@ from holdfast.pipeline.reports import Notice, watch
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
+from pipeline.shop import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

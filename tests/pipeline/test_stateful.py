@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.mark import ParameterSet
-from spark.shop import Shop, revenue, rows
 
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
+from pipeline.shop import Shop, revenue, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
