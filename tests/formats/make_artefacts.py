@@ -33,6 +33,7 @@ from museum import (  # noqa: E402
     SEEN,
     SIDECAR,
     T0,
+    WORKER,
     Listed,
     NetTurnover,
     Turnover,
@@ -54,6 +55,7 @@ from holdfast.projections import (  # noqa: E402
     ProjectionRunner,
     open_projections,
 )
+from holdfast.projections.leases import take  # noqa: E402
 from holdfast.sources import Index  # noqa: E402
 from holdfast.steps import observe  # noqa: E402
 
@@ -247,6 +249,7 @@ def fill_projections(url: str, *, has_sql: bool) -> None:
         store.save_projection_checkpoint("by-hand", GlobalProjectionCheckpoint({"order-1": 2, "cart-ä": 1}))
         for stream, kind, payload in EVENTS[SEEN:]:
             store.append(stream, [NewEvent(kind, payload)], expected="none")
+        assert take(store, "turnover", WORKER, 30.0)  # by a worker that was killed
         left = iter([False] * (REBUILT // 2))
         ProjectionRunner(store, batch=2).rebuild(NetTurnover(), stop=lambda: next(left, True))
 

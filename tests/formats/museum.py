@@ -188,6 +188,8 @@ EVENTS: list[tuple[str, str, Any]] = [
 """By position: stream, type, payload."""
 SEEN = 6
 """How many of them the projections have handled."""
+WORKER = "museum:17"
+"""Who had the lease of the first projection, half a minute long."""
 REBUILT = 4
 """How far the second version had come beside the first."""
 

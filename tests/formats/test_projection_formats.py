@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from museum import EVENTS, FAILS, REBUILT, SEEN, T0, Listed, NetTurnover, Turnover, sums, unpack
+from museum import EVENTS, FAILS, REBUILT, SEEN, T0, WORKER, Listed, NetTurnover, Turnover, sums, unpack
 
 from holdfast.errors import Conflict
 from holdfast.projections import (
@@ -15,6 +16,7 @@ from holdfast.projections import (
     NewEvent,
     ProjectionRunner,
     ProjectionStore,
+    ProjectionWorker,
     open_projections,
 )
 
@@ -68,7 +70,7 @@ def test_projections_stand_where_they_stood(url: str, read_only: bool) -> None:
         assert sorted(by_name) == ["by-hand", *(["listed"] if has_sql(store) else []), "turnover"]
         turnover = by_name["turnover"]
         assert (turnover.version, turnover.rebuilding, turnover.dead_letters) == (1, REBUILT, 1)
-        assert turnover.updated_ms == WHEN
+        assert (turnover.updated_ms, turnover.holder) == (WHEN, WORKER)
         if has_sql(store):
             asked = store.view("listed").query(lambda table: f"SELECT * FROM {table('orders')} ORDER BY position")
             assert asked == [("order-1", 1), ("order-1", 2), ("order-2", 3), ("order-1", 4), ("order-2", 6)]
@@ -86,6 +88,18 @@ def test_appending_and_catching_up_go_on(store: ProjectionStore) -> None:
     if has_sql(store):
         assert ProjectionRunner(store).catch_up_persistent(Listed()).handled == 2
         assert len(store.view("listed").query(lambda table: f"SELECT * FROM {table('orders')}")) == 7
+
+
+def test_a_worker_takes_over_the_lease_that_has_run_out(store: ProjectionStore) -> None:
+    worker = ProjectionWorker(ProjectionRunner(store), [Turnover()])
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        store.wait_for("turnover", len(EVENTS))
+        assert {found.name: found.holder for found in store.projections()}["turnover"] not in (None, WORKER)
+    finally:
+        worker.stop()
+        thread.join()
 
 
 def test_a_rebuild_that_was_under_way_is_resumed(store: ProjectionStore) -> None:
