@@ -12,6 +12,7 @@ import fcntl
 import gzip
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -80,15 +81,35 @@ def to_bytes(text: str) -> bytes:
 
 @contextlib.contextmanager
 def fixed_place() -> Iterator[Path]:
-    """The fixed path, empty at first and gone afterwards. One process at a time has it."""
-    with open(f"{FIXED}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(FIXED, ignore_errors=True)
-        FIXED.mkdir()
-        try:
-            yield FIXED
-        finally:
-            shutil.rmtree(FIXED, ignore_errors=True)
+    """The fixed path, empty at first and gone afterwards. One process at a time has it: the others wait."""
+    held = _locked()
+    try:
+        _empty()
+        yield FIXED
+        _empty()
+        FIXED.rmdir()
+    finally:
+        os.close(held)
+
+
+def _locked() -> int:
+    """A descriptor with a lock on the directory that has the name, not on one that somebody has just removed."""
+    while True:
+        FIXED.mkdir(exist_ok=True)
+        held = os.open(FIXED, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), os.stat(FIXED)):
+                return held
+        os.close(held)
+
+
+def _empty() -> None:
+    for path in FIXED.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 # A checkpoint store

@@ -141,6 +141,7 @@ PIPELINES = {
 }
 
 
+@pytest.mark.slow
 def test_pipeline_hashes(spark: SparkSession, place: Path) -> None:
     found = {}
     for number, (name, run) in enumerate(PIPELINES.items()):

@@ -34,7 +34,8 @@ class Names:
     """Follows a name to the texts it can stand for: constants, and what callers pass for a parameter."""
 
     def __init__(self, root: Path) -> None:
-        self._modules = [_parsed(path) for path in sorted(root.rglob("*.py")) if "testing" not in path.parts]
+        paths = [path for path in sorted(root.rglob("*.py")) if root / "testing" not in path.parents]
+        self._modules = [_parsed(path) for path in paths]
         self._by_name: dict[str, list[tuple[Module, ast.Call]]] = {}
         for module in self._modules:
             for node in ast.walk(module.tree):

@@ -48,6 +48,7 @@ def merged(epochs: int) -> list[Any]:
     return sorted({row[0]: row for changed in CHANGED[:epochs] for row in changed}.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loses_workdir", [False, True], ids=["workdir kept", "workdir lost"])
 def test_the_owed_sink_is_finished_and_the_pipeline_goes_on(
     place: Path, spark: SparkSession, loses_workdir: bool
