@@ -80,32 +80,32 @@ def to_bytes(text: str) -> bytes:
 
 
 @contextlib.contextmanager
-def fixed_place() -> Iterator[Path]:
-    """The fixed path, empty at first and gone afterwards. One process at a time has it: the others wait."""
-    held = _locked()
+def fixed_place(place: Path = FIXED) -> Iterator[Path]:
+    """A fixed path, empty at first and gone afterwards. One process at a time has it: the others wait."""
+    held = _locked(place)
     try:
-        _empty()
-        yield FIXED
-        _empty()
-        FIXED.rmdir()
+        _empty(place)
+        yield place
+        _empty(place)
+        place.rmdir()
     finally:
         os.close(held)
 
 
-def _locked() -> int:
+def _locked(place: Path) -> int:
     """A descriptor with a lock on the directory that has the name, not on one that somebody has just removed."""
     while True:
-        FIXED.mkdir(exist_ok=True)
-        held = os.open(FIXED, os.O_RDONLY)
+        place.mkdir(exist_ok=True)
+        held = os.open(place, os.O_RDONLY)
         fcntl.flock(held, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(held), os.stat(FIXED)):
+            if os.path.samestat(os.fstat(held), os.stat(place)):
                 return held
         os.close(held)
 
 
-def _empty() -> None:
-    for path in FIXED.iterdir():
+def _empty(place: Path) -> None:
+    for path in place.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from golden import compare
-from museum import unpack
+from museum import fixed_place, unpack
 
 from holdfast.cli import main
 
@@ -114,12 +114,14 @@ def test_store_object_layout(run: Commands, tmp_path: Path) -> None:
     run.check("store-object-layout")
 
 
-def test_pipeline(run: Commands, tmp_path: Path) -> None:
-    store = unpack("workdir-hdfs.tar.gz", tmp_path / "pipeline") / "store"
-    for verb in ("ls", "show", "status", "verify"):
-        run(verb, store)
-    run("diff", store, 1, 2)
-    run("recover", store, "--dry-run")
+def test_pipeline(run: Commands) -> None:
+    """At its fixed place: its checkpoints say where the workdir is, and some verbs look there."""
+    with fixed_place() as place:
+        store = unpack("workdir-hdfs.tar.gz", place) / "store"
+        for verb in ("ls", "show", "status", "verify"):
+            run(verb, store)
+        run("diff", store, 1, 2)
+        run("recover", store, "--dry-run")
     run.check("pipeline")
 
 

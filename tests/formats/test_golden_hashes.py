@@ -43,6 +43,7 @@ import clicks
 import revenue
 import sensors
 
+FIXED = Path("/tmp/holdfast-museum-hashes")
 AT = "2026-01-01T09:00:00Z"
 NOW = {"availableNow": True}
 
@@ -87,7 +88,7 @@ def place(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Iterator[Path
     ):
         monkeypatch.setattr(module, name, lambda *words, kind=kind, **named: Described(kind(*words, **named)))
     # One epoch is enough.
-    with fixed_place() as place, configured(spark, {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
+    with fixed_place(FIXED) as place, configured(spark, {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
         yield place
 
 
