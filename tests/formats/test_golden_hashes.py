@@ -45,6 +45,8 @@ import sensors
 
 FIXED = Path("/tmp/holdfast-museum-hashes")
 AT = "2026-01-01T09:00:00Z"
+QUICK = {"spark.sql.streaming.noDataMicroBatches.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+"""One epoch is enough, in few tasks."""
 NOW = {"availableNow": True}
 
 
@@ -87,8 +89,7 @@ def place(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Iterator[Path
         (cdc, "PostgresSink", PostgresSink),
     ):
         monkeypatch.setattr(module, name, lambda *words, kind=kind, **named: Described(kind(*words, **named)))
-    # One epoch is enough.
-    with fixed_place(FIXED) as place, configured(spark, {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
+    with fixed_place(FIXED) as place, configured(spark, QUICK):
         yield place
 
 
