@@ -47,7 +47,9 @@ from museum import (  # noqa: E402
 )
 
 from holdfast import CheckpointBatcher, CheckpointStore, open_index, open_store  # noqa: E402
-from holdfast.manifest import BatchObject, HoldfastSection, OperatorCheckpoint  # noqa: E402
+from holdfast.base.steps import observe  # noqa: E402
+from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, OperatorCheckpoint  # noqa: E402
+from holdfast.index import Index  # noqa: E402
 from holdfast.projections import (  # noqa: E402
     GlobalProjectionCheckpoint,
     NewEvent,
@@ -56,8 +58,6 @@ from holdfast.projections import (  # noqa: E402
     open_projections,
 )
 from holdfast.projections.leases import take  # noqa: E402
-from holdfast.sources import Index  # noqa: E402
-from holdfast.steps import observe  # noqa: E402
 
 # Stores
 
@@ -280,7 +280,7 @@ def workdir() -> None:
     """Killed in epoch 2, when the first of two sinks has committed and the second has not."""
     from museum_pipeline import PROVIDERS, write_orders
 
-    from holdfast.testing.crash import Event, Moment, kill_at
+    from holdfast.testing.faults.crash import Event, Moment, kill_at
 
     work = f"{Path(__file__).parent / 'museum_pipeline.py'}:drive"
     third = Moment(Event("sink.commit", "end"), 3)

@@ -11,7 +11,7 @@ from museum import T0
 
 from holdfast.sinks import DeltaSink, FileSink
 from holdfast.spark import Pipeline
-from holdfast.testing.crash import Acknowledge
+from holdfast.testing.faults.crash import Acknowledge
 from sparks import make_session
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from museum import CONFIGURATION, POSITION, RESULTS, T0, restore_postgres, resto
 
 from holdfast import open_index
 from holdfast.errors import Invalid, Unavailable
-from holdfast.sources import Gap, SourceCheckpoint, StoredCheckpoint
+from holdfast.index import Gap, SourceCheckpoint, StoredCheckpoint
 
 BACKENDS = ("sqlite", "rocksdb", "redis", "postgres")
 WHEN = int(T0 * 1000)
