@@ -3,6 +3,6 @@
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects
 from holdfast.storage.objects.open import open_objects
-from holdfast.storage.objects.store import ObjectInfo, Objects
+from holdfast.storage.objects.store import ObjectInfo, ObjectStore
 
-__all__ = ["CloudObjects", "LocalObjects", "ObjectInfo", "Objects", "open_objects"]
+__all__ = ["CloudObjects", "LocalObjects", "ObjectInfo", "ObjectStore", "open_objects"]

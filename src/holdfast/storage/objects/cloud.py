@@ -32,7 +32,7 @@ _REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedErro
 
 
 class CloudObjects:
-    """The `Objects` of one bucket and prefix."""
+    """The `ObjectStore` of one bucket and prefix."""
 
     visible_is_durable = True
     looks_are_free = False

@@ -23,7 +23,7 @@ PIECE = 1 << 20
 
 
 class LocalObjects:
-    """The `Objects` of one directory. Nothing is made on disk before the first write."""
+    """The `ObjectStore` of one directory. Nothing is made on disk before the first write."""
 
     visible_is_durable = False
     looks_are_free = True

@@ -13,7 +13,7 @@ from holdfast.base.addresses import CLOUD_SCHEMES, is_local, local_path, scheme_
 from holdfast.errors import Invalid, one_line
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects
-from holdfast.storage.objects.store import Objects
+from holdfast.storage.objects.store import ObjectStore
 
 CLIENT_SETTINGS = ("connect_timeout", "read_timeout", "timeout", "proxy_url", "user_agent")
 ENDPOINT_SETTINGS = ("endpoint", "endpoint_url")
@@ -28,7 +28,7 @@ RETRIES_OF_READS: Any = {
 NO_RETRIES: Any = {"max_retries": 0}  # of conditional writes: those are ours to repeat, see `attempts`
 
 
-def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Objects:
+def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> ObjectStore:
     """Open the medium at an address; nothing is read or written yet.
 
     A path or `file://` is a local directory. `memory://` is new each time, `memory://name` is shared within

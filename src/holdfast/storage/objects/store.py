@@ -31,7 +31,7 @@ class ObjectInfo(msgspec.Struct, frozen=True):
 Listing = list[ObjectInfo]
 
 
-class Objects(Protocol):
+class ObjectStore(Protocol):
     """Keys to bytes. Every write is durable when it returns: synced or acknowledged.
 
     Keys are relative, `/`-separated and checked by `check_key`. All methods raise only errors of
