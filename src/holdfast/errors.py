@@ -79,7 +79,7 @@ class OutcomeUnknown(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    """The medium did not do its part: full, read-only, denied, timed out. Back off and try again."""
+    """A disk, server or service did not do its part: full, read-only, denied, timed out. Back off and try again."""
 
     exit_code = 8
     default_code = "unavailable"

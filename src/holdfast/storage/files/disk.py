@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,17 +23,25 @@ import msgspec
 from holdfast.base.steps import step
 from holdfast.errors import Unavailable
 from holdfast.storage.files.reaper import freed_aside
-from holdfast.storage.objects.keys import is_temporary
 
 Bytes = bytes | bytearray | memoryview
 
 Chunks = Sequence[Bytes]
-"""A body in pieces, so that nobody has to join them in memory."""
+"""A body in pieces, so that it need not be joined in memory."""
 
 PIECE = 1 << 20
 SYNC_THREADS = 8
 CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP)
 """Errors of syncing a directory that no later try will get past."""
+
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-z]+-\d+\.tmp")
+FOREIGN_TEMPORARY = ("manifest.json.tmp", "state.bin.tmp", "latest.txt.tmp")  # LaminarDB's
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name can only be what an interrupted write left behind."""
+    return _TEMPORARY.fullmatch(name) is not None or name in FOREIGN_TEMPORARY
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Bytes at rest: one small contract, kept on local disk and on object storage."""
+"""Object stores: one protocol, `ObjectStore`, on a local disk, on object storage and in memory."""
 
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects

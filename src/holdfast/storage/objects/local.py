@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
-from holdfast.storage.files.disk import CANNOT_SYNC, Disk, Entry, PosixDisk
-from holdfast.storage.objects.keys import check_key, check_prefix, is_temporary
+from holdfast.storage.files.disk import CANNOT_SYNC, Disk, Entry, PosixDisk, is_temporary
+from holdfast.storage.objects.keys import check_key, check_prefix
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 PIECE = 1 << 20
@@ -50,7 +50,7 @@ class LocalObjects:
             try:
                 self._disk.link(temporary, path)
             except FileExistsError:
-                # Whoever wrote it may have died before its own sync, and our caller may go on to rely on it.
+                # Its writer may have died before its own sync, and our caller may go on to rely on it.
                 self._make_durable(os.path.dirname(path))
                 raise Conflict(f"{key} exists already.", code="object.exists", about=path) from None
             finally:
@@ -185,7 +185,7 @@ class LocalObjects:
         return os.path.join(self.root, check_key(key))
 
     def _write_beside(self, path: str, chunks: Chunks) -> str:
-        """A synced file under a name nobody else uses, in the folder where it will be needed."""
+        """A synced file under a name of its own, in the folder where it will be needed."""
         temporary = self._temporary_name(path)
         try:
             self._write_making_folder(temporary, chunks)

@@ -1,4 +1,4 @@
-"""From an address to the medium behind it."""
+"""`open_objects`: from an address to its object store."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ RETRIES_OF_READS: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
     "retry_timeout": timedelta(seconds=60),
 }
-NO_RETRIES: Any = {"max_retries": 0}  # of conditional writes: those are ours to repeat, see `attempts`
+NO_RETRIES: Any = {"max_retries": 0}  # of conditional writes: those are ours to repeat, see `retry`
 
 
 def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """Open the medium at an address; nothing is read or written yet.
+    """Open the object store at an address; nothing is read or written yet.
 
     A path or `file://` is a local directory. `memory://` is new each time, `memory://name` is shared within
     this process. `s3://`, `gs://` and `az://` take their settings from `options`, named as in obstore
