@@ -16,7 +16,7 @@ MAX_SEGMENT_BYTES = 200  # file systems stop at 255; our temporary names need th
 
 
 def check_key(key: str, *, temporary: bool = False) -> str:
-    """Return `key` if it is safe in every object store, else raise `Invalid`; also for a temporary name, unless allowed."""
+    """Return `key` if it is safe in every object store, else raise `Invalid`. Temporary names need `temporary`."""
     problem = _problem(key)
     if not problem and not temporary and is_temporary(key.rpartition("/")[2]):
         problem = "such names are for unfinished writes"

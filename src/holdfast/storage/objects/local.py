@@ -96,7 +96,7 @@ class LocalObjects:
             for path in list(self._begun):
                 self._take_begun(path, None)
             for folder in folders:
-                with self._explained(folder, writing=True):
+                with self._explained(folder, writing=True), self._unless_removed(folder):
                     self._disk.sync_directory(folder)
             self._anchored |= anchors
 
@@ -260,8 +260,7 @@ class LocalObjects:
         that are never removed need that once per instance. One that is gone was removed with all that we put
         there, which is then as if it had been removed right after this.
         """
-        may_be_gone = () if self._is_permanent(folder) else (FileNotFoundError,)
-        with contextlib.suppress(*may_be_gone):
+        with self._unless_removed(folder):
             self._sync(folder)
         climbed = []
         is_deferred = False
@@ -279,8 +278,12 @@ class LocalObjects:
         anchors = self._nearly_anchored if is_deferred else self._anchored
         anchors.update(folder for folder in climbed if self._is_permanent(folder))
 
+    def _unless_removed(self, folder: str) -> contextlib.AbstractContextManager[None]:
+        """A folder that may be removed can be gone before its sync, together with everything that it held."""
+        return contextlib.suppress(*(() if self._is_permanent(folder) else (FileNotFoundError,)))
+
     def _sync(self, folder: str) -> None:
-        if self._deferred is not None and folder in self._anchored:
+        if self._deferred is not None and (folder in self._anchored or not self._is_permanent(folder)):
             self._deferred[folder] = None
         else:
             self._disk.sync_directory(folder)
