@@ -12,7 +12,7 @@ from holdfast import CheckpointManifest, CheckpointStore, open_store
 from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
 from holdfast.errors import Unavailable
 from holdfast.storage.files.disk import PosixDisk
-from holdfast.storage.objects import LocalObjects, Objects, open_objects
+from holdfast.storage.objects import LocalObjects, ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.subject import Abilities, StoreUnderTest
 
 
@@ -28,7 +28,7 @@ class LocalPlace(StoreUnderTest):
     def open(self, **options: Any) -> CheckpointStore:
         return open_store(self.root, **options)
 
-    def open_objects(self) -> Objects:
+    def open_objects(self) -> ObjectStore:
         return open_objects(self.root)
 
 
@@ -44,7 +44,7 @@ class MemoryPlace(StoreUnderTest):
     def open(self, **options: Any) -> CheckpointStore:
         return open_store(self.url, **options)
 
-    def open_objects(self) -> Objects:
+    def open_objects(self) -> ObjectStore:
         return open_objects(self.url)
 
 

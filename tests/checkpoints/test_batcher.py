@@ -19,15 +19,15 @@ from holdfast.checkpoints import batcher as module
 from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, batch_key, read_batch
 from holdfast.checkpoints.manifest import BatchObject
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, Unavailable
-from holdfast.storage.objects import LocalObjects, Objects, open_objects
+from holdfast.storage.objects import LocalObjects, ObjectStore, open_objects
 from holdfast.storage.objects.store import Chunks
 from holdfast.testing.faults.powerloss import ForgetfulDisk, lose_everything
 
 
 class Watched:
-    """An `Objects` that counts requests, and whose next creates can fail before or after they took effect."""
+    """An `ObjectStore` that counts requests, and whose next creates can fail before or after they took effect."""
 
-    def __init__(self, inner: Objects) -> None:
+    def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self.requests: list[str] = []
         self.refuse = 0
@@ -48,7 +48,7 @@ class Watched:
             self.requests.append(f"{name} {arguments[0]}")
             return getattr(self.inner, name)(*arguments, **named)
 
-        if name == "objects":  # what a store has, and an Objects has not
+        if name == "objects":  # what a store has, and an ObjectStore has not
             raise AttributeError(name)
         return call
 

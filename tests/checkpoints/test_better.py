@@ -20,7 +20,7 @@ from holdfast import CheckpointStore, OperatorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints.layout import DirectoryLayout
 from holdfast.errors import Fenced, Invalid, Unavailable
 from holdfast.storage.files.disk import PosixDisk
-from holdfast.storage.objects import LocalObjects, Objects
+from holdfast.storage.objects import LocalObjects, ObjectStore
 from holdfast.storage.objects.store import Change, Chunks
 from holdfast.testing.conformance.checkpoints.subject import (
     StoreUnderTest,
@@ -36,9 +36,9 @@ EXTERNAL = {"agg": OperatorCheckpoint.external(0, 6)}
 
 
 class Through:
-    """An `Objects` with some of its methods replaced."""
+    """An `ObjectStore` with some of its methods replaced."""
 
-    def __init__(self, inner: Objects, **replaced: Callable[..., Any]) -> None:
+    def __init__(self, inner: ObjectStore, **replaced: Callable[..., Any]) -> None:
         self._inner = inner
         self.__dict__.update(replaced)
 

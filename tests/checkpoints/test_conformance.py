@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import CheckpointStore, open_store
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
-from holdfast.storage.objects import Objects, open_objects
+from holdfast.storage.objects import ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.subject import manifest
 from holdfast.testing.conformance.checkpoints.suite import Abilities, CheckpointStoreConformance
 from holdfast.testing.servers import S3Server
@@ -31,7 +31,7 @@ class TestLocal(CheckpointStoreConformance):
     def open_beside(self, **options: Any) -> CheckpointStore:
         return open_store(f"file://{self.root}2", **options)
 
-    def open_objects(self) -> Objects:
+    def open_objects(self) -> ObjectStore:
         return open_objects(self.root)
 
     def plant_leftovers(self) -> int:
@@ -71,7 +71,7 @@ class TestMemory(CheckpointStoreConformance):
     def open_beside(self, **options: Any) -> CheckpointStore:
         return open_store(f"{self.url}2", **options)
 
-    def open_objects(self) -> Objects:
+    def open_objects(self) -> ObjectStore:
         return open_objects(self.url)
 
 
@@ -92,7 +92,7 @@ class TestS3(CheckpointStoreConformance):
     def open_beside(self, **options: Any) -> CheckpointStore:
         return open_store(f"{self.url}2", options=self.options, **options)
 
-    def open_objects(self) -> Objects:
+    def open_objects(self) -> ObjectStore:
         return open_objects(self.url, options=self.options)
 
     def test_everything_is_below_the_prefix(self) -> None:

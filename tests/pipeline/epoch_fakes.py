@@ -12,7 +12,7 @@ from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.pipeline.epoch import EpochRunner, NamedSink
 from holdfast.pipeline.epoch_manifest import EpochFacts, Holding
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
-from holdfast.storage.objects import Objects, open_objects
+from holdfast.storage.objects import ObjectStore, open_objects
 from holdfast.storage.objects.store import Chunks
 
 Rows = tuple[str, ...]
@@ -141,7 +141,7 @@ class Counter:
 class FaultyObjects:
     """A medium that fails around the creation of a manifest."""
 
-    def __init__(self, objects: Objects, *, before: BaseException | None, after: BaseException | None) -> None:
+    def __init__(self, objects: ObjectStore, *, before: BaseException | None, after: BaseException | None) -> None:
         self._objects = objects
         self._before = before
         self._after = after

@@ -20,7 +20,7 @@ from holdfast.checkpoints import batch_format
 from holdfast.checkpoints.layout import batch_key
 from holdfast.checkpoints.manifest import MAX_U64, BatchObject
 from holdfast.errors import Conflict, Invalid
-from holdfast.storage.objects import Objects, open_objects
+from holdfast.storage.objects import ObjectStore, open_objects
 from holdfast.storage.objects.keys import check_key, check_prefix
 from holdfast.storage.objects.store import Bytes, Chunks
 
@@ -31,17 +31,17 @@ _HASH_ASIDE_FROM = 1 << 20
 
 
 class HasObjects(Protocol):
-    """Anything that keeps its bytes in an `Objects`, such as a checkpoint store."""
+    """Anything that keeps its bytes in an `ObjectStore`, such as a checkpoint store."""
 
     @property
-    def objects(self) -> Objects: ...
+    def objects(self) -> ObjectStore: ...
 
 
 @runtime_checkable
 class HasLease(Protocol):
     """A checkpoint store that may have been claimed."""
 
-    objects: Objects
+    objects: ObjectStore
 
     def check_lease(self) -> None: ...
 
@@ -71,7 +71,7 @@ class CheckpointBatcher:
 
     def __init__(
         self,
-        objects_or_url: Objects | HasObjects | str | os.PathLike[str],
+        objects_or_url: ObjectStore | HasObjects | str | os.PathLike[str],
         prefix: str = "",
         flush_threshold: int | None = None,
         *,
@@ -188,7 +188,7 @@ class CheckpointBatcher:
         )
 
 
-def read_batch(objects: Objects, key: str, *, limit: int = READ_LIMIT) -> batch_format.Batch:
+def read_batch(objects: ObjectStore, key: str, *, limit: int = READ_LIMIT) -> batch_format.Batch:
     """Open one batch object. More than `limit` bytes, stored or decompressed, are `Corrupt` and never in memory."""
     return batch_format.Batch(objects.read(key, limit=limit), about=key, limit=limit)
 
@@ -199,16 +199,16 @@ def _lease_check_of(where: object) -> Callable[[], None]:
     return check
 
 
-def _objects_of(where: Objects | HasObjects | str | os.PathLike[str]) -> Objects:
+def _objects_of(where: ObjectStore | HasObjects | str | os.PathLike[str]) -> ObjectStore:
     if isinstance(where, str | os.PathLike):
         return open_objects(os.fspath(where))
     objects: Any = getattr(where, "objects", where)
     if not hasattr(objects, "create"):
         raise Invalid(
-            f"A batcher writes to an address, a store or an Objects, not to a {type(where).__name__}.",
+            f"A batcher writes to an address, a store or an ObjectStore, not to a {type(where).__name__}.",
             code="batch.objects",
         )
-    return cast(Objects, objects)
+    return cast(ObjectStore, objects)
 
 
 def _check_epoch(epoch: int) -> None:

@@ -11,7 +11,7 @@ from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.layout import Layout, is_batch_key
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.storage.objects.store import Bytes, Objects
+from holdfast.storage.objects.store import Bytes, ObjectStore
 
 log = logging.getLogger("holdfast.checkpoints")
 T = TypeVar("T")
@@ -34,7 +34,7 @@ def check_id(checkpoint_id: int) -> int:
 class Catalog:
     """The manifests of one store. Reads only."""
 
-    def __init__(self, objects: Objects, layout: Layout) -> None:
+    def __init__(self, objects: ObjectStore, layout: Layout) -> None:
         self.objects = objects
         self.layout = layout
 

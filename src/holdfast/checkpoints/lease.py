@@ -17,7 +17,7 @@ import msgspec
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, NotFound, Unavailable
-from holdfast.storage.objects.store import Objects
+from holdfast.storage.objects.store import ObjectStore
 
 FOLDER = "lease/"
 KEPT_GENERATIONS = 8
@@ -35,7 +35,9 @@ class LeaseRecord(msgspec.Struct, frozen=True):
 class Lease:
     """One claim on one store."""
 
-    def __init__(self, objects: Objects, record: LeaseRecord, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, objects: ObjectStore, record: LeaseRecord, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._objects = objects
         self._clock = clock
         self._checked = clock()
@@ -70,7 +72,7 @@ class Lease:
         self._checked = now
 
 
-def claim(objects: Objects, *, owner: str | None, clock: Callable[[], float]) -> Lease:
+def claim(objects: ObjectStore, *, owner: str | None, clock: Callable[[], float]) -> Lease:
     """Take the store over: generation + 1, durable on return.
 
     Guarantees: no two claims ever have the same generation, in any process, also after a crash.
@@ -95,13 +97,13 @@ def claim(objects: Objects, *, owner: str | None, clock: Callable[[], float]) ->
     )
 
 
-def current(objects: Objects) -> LeaseRecord | None:
+def current(objects: ObjectStore) -> LeaseRecord | None:
     """The newest claim, None if the store was never claimed."""
     newest = max(_generations(objects), default=0)
     return _read(objects, newest) if newest else None
 
 
-def _generations(objects: Objects) -> list[int]:
+def _generations(objects: ObjectStore) -> list[int]:
     found = (_NAME.fullmatch(info.key) for info in objects.list(FOLDER))
     return [int(match[1]) for match in found if match]
 
@@ -110,12 +112,12 @@ def _key(generation: int) -> str:
     return f"{FOLDER}generation-{generation:020}.json"
 
 
-def _read(objects: Objects, generation: int) -> LeaseRecord:
+def _read(objects: ObjectStore, generation: int) -> LeaseRecord:
     try:
         return json_decoder(LeaseRecord).decode(objects.read(_key(generation), limit=1 << 16))
     except (NotFound, Corrupt, msgspec.MsgspecError):
         return LeaseRecord(generation, "somebody unknown", 0)
 
 
-def _holder(objects: Objects, generation: int) -> str:
+def _holder(objects: ObjectStore, generation: int) -> str:
     return f"was claimed by {_read(objects, generation).owner}"

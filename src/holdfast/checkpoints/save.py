@@ -12,7 +12,7 @@ from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.layout import is_batch_key
 from holdfast.checkpoints.manifest import CheckpointManifest, SidecarObject
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound
-from holdfast.storage.objects.store import Objects
+from holdfast.storage.objects.store import ObjectStore
 
 
 def check_savable(manifest: CheckpointManifest) -> None:
@@ -31,7 +31,7 @@ def check_savable(manifest: CheckpointManifest) -> None:
 
 
 def check_references(
-    manifest: CheckpointManifest, objects: Objects, can_build_on: Callable[[int], bool], known: Set[str]
+    manifest: CheckpointManifest, objects: ObjectStore, can_build_on: Callable[[int], bool], known: Set[str]
 ) -> None:
     """Raise `Invalid` for a manifest that needs a batch object or a parent which is not there.
 
@@ -48,7 +48,7 @@ def check_references(
         raise _missing(manifest, f"names parent {parent}", objects, "save a full checkpoint instead")
 
 
-def _missing(manifest: CheckpointManifest, what: str, objects: Objects, next_step: str) -> Invalid:
+def _missing(manifest: CheckpointManifest, what: str, objects: ObjectStore, next_step: str) -> Invalid:
     return Invalid(
         f"Checkpoint {manifest.checkpoint_id} {what}, which {objects.address} does not have, or not whole.",
         code="manifest.reference",

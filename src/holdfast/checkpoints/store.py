@@ -33,7 +33,7 @@ from holdfast.checkpoints.sidecar import Sidecars
 from holdfast.checkpoints.statuses import moved_forward
 from holdfast.checkpoints.validate import Progress, ValidationResult, Validator
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
-from holdfast.storage.objects.store import Bytes, Objects
+from holdfast.storage.objects.store import Bytes, ObjectStore
 
 log = logging.getLogger("holdfast.checkpoints")
 LEASE_IS_FRESH_FOR = 1.0
@@ -49,7 +49,7 @@ class CheckpointStore:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: ObjectStore,
         layout: Layout,
         *,
         max_retained: int | None = 3,

@@ -1,1 +1,1 @@
-"""Bytes at rest, on disks and on object storage."""
+"""Where bytes are kept: `objects` keys to bytes, with conditional writes · `files` disks, syncs and locks."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Unavailable
-from holdfast.storage.objects import LocalObjects, Objects, open_objects
+from holdfast.storage.objects import LocalObjects, ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.suite import Abilities, ObjectsConformance
 from holdfast.testing.servers import S3Server
 from places import DyingDisk
@@ -22,7 +22,7 @@ class TestLocal(ObjectsConformance):
     def place(self, tmp_path: Path) -> None:
         self.root = tmp_path / "store"
 
-    def open(self) -> Objects:
+    def open(self) -> ObjectStore:
         return open_objects(self.root)
 
     def quick_create(self, key: str) -> None:
@@ -45,7 +45,7 @@ class TestMemory(ObjectsConformance):
     def place(self) -> None:
         self.url = f"memory://{uuid.uuid4().hex}"
 
-    def open(self) -> Objects:
+    def open(self) -> ObjectStore:
         return open_objects(self.url)
 
 
@@ -58,5 +58,5 @@ class TestS3(ObjectsConformance):
         self.url = f"s3://{s3_server.new_bucket()}/some/prefix"
         self.options = s3_server.options
 
-    def open(self) -> Objects:
+    def open(self) -> ObjectStore:
         return open_objects(self.url, options=self.options)

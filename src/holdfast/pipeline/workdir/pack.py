@@ -16,7 +16,7 @@ from holdfast.checkpoints.batcher import HasLease
 from holdfast.checkpoints.manifest import BatchObject
 from holdfast.pipeline.workdir.addresses import read_captured
 from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.storage.objects import Objects, open_objects
+from holdfast.storage.objects import ObjectStore, open_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ class _PackingJob:
 
 
 def _pack(
-    where: Objects | HasLease | Any, workdir: Workdir, paths: list[str], epoch: int, *, prefix: str
+    where: ObjectStore | HasLease | Any, workdir: Workdir, paths: list[str], epoch: int, *, prefix: str
 ) -> dict[str, BatchObject]:
     batcher = CheckpointBatcher(where, prefix, PACKED_TOGETHER)
     packed: dict[str, BatchObject] = {}

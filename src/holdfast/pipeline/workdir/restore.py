@@ -20,7 +20,7 @@ from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.pipeline.workdir.addresses import from_captured, read_captured
 from holdfast.pipeline.workdir.workdir import Belonging, Workdir, mark
 from holdfast.sparkdir.state_files import needed_files
-from holdfast.storage.objects.store import Objects
+from holdfast.storage.objects.store import ObjectStore
 
 MAX_NAME = 255
 MAX_PATH = 2000
@@ -50,7 +50,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def rebuild(
     workdir: Workdir,
-    objects: Objects,
+    objects: ObjectStore,
     manifest: CheckpointManifest,
     owner: Belonging,
     still_ours: Callable[[], None] = lambda: None,
@@ -78,7 +78,7 @@ def rebuild(
     return contents
 
 
-def compare(workdir: Workdir, objects: Objects, manifest: CheckpointManifest) -> Comparison:
+def compare(workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> Comparison:
     """Hold the workdir against what the checkpoint has of the files that Spark needs."""
     digests: dict[str, bytes] = {}
     holders: dict[str, BatchObject] = {}
@@ -106,7 +106,7 @@ def compare(workdir: Workdir, objects: Objects, manifest: CheckpointManifest) ->
     return Comparison(difference, same, contents)
 
 
-def _fill(root: Path, workdir: Workdir, objects: Objects, manifest: CheckpointManifest) -> Contents:
+def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> Contents:
     filling = _Filling(root, workdir, objects)
     order = manifest.needed_batches
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-rebuild") as workers:
@@ -130,7 +130,7 @@ def _fill(root: Path, workdir: Workdir, objects: Objects, manifest: CheckpointMa
 class _Filling:
     """Writes out batch objects, several at a time; of a file that several hold, what the last one has stays."""
 
-    def __init__(self, root: Path, workdir: Workdir, objects: Objects) -> None:
+    def __init__(self, root: Path, workdir: Workdir, objects: ObjectStore) -> None:
         self._root = root
         self._workdir = workdir
         self._reading = _Reading(objects)
@@ -159,7 +159,7 @@ class _Filling:
                 file.write(view[start : start + PIECE])
 
 
-def _batches(objects: Objects, manifest: CheckpointManifest) -> Iterator[tuple[BatchObject, Batch]]:
+def _batches(objects: ObjectStore, manifest: CheckpointManifest) -> Iterator[tuple[BatchObject, Batch]]:
     """The batch objects of a checkpoint in order, verified, the next one read while this one is used."""
     wanted = manifest.needed_batches
     reading = _Reading(objects)
@@ -175,7 +175,7 @@ def _batches(objects: Objects, manifest: CheckpointManifest) -> Iterator[tuple[B
 class _Reading:
     """Reads batch objects into one buffer per thread: to get fresh memory for each takes longer than to verify it."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._own = threading.local()
 

@@ -1,1 +1,1 @@
-"""Bytes at rest, on disks and on object storage."""
+"""Local files: `disk` every call that makes them durable · `lock` one process at a time."""

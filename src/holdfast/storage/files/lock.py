@@ -8,14 +8,13 @@ import os
 import socket
 
 from holdfast.base import forks
-from holdfast.errors import Conflict, Unavailable
+from holdfast.errors import Conflict
+from holdfast.storage.files import disk
 from holdfast.storage.files.disk import PosixDisk
-
-_disk = PosixDisk()
 
 
 class FileLock:
-    """Holds the lock of a file from its making to `close`; refused at once if somebody else holds it.
+    """Holds the lock of a file from its making to `close`; refused at once if another process holds it.
 
     A child that this process forks does not hold it, so that the lock ends with this process. The file says who holds
     it, for people; it stays when the lock ends, since removing it would let two hold it.
@@ -23,10 +22,8 @@ class FileLock:
 
     def __init__(self, path: str, address: str) -> None:
         self._path = path
-        try:
+        with _errors(address):
             self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise _unavailable(error, address) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._descriptor, 0)
@@ -41,9 +38,10 @@ class FileLock:
                 unchanged="the index",
                 next_step=f"end that process, or close its index; the holder is also shown by: lsof {path}",
             ) from None
-        except OSError as error:
+        except OSError:
             self.close()
-            raise _unavailable(error, address) from error
+            with _errors(address):
+                raise
         forks.opened(self)
 
     def close(self) -> None:
@@ -54,7 +52,7 @@ class FileLock:
             self._descriptor = None
 
     def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):  # an index that nobody has closed and nobody can use any more
+        if hasattr(self, "_descriptor"):  # garbage that was never closed
             self.close()
 
     def forget_in_child(self) -> None:
@@ -64,39 +62,24 @@ class FileLock:
 
 
 def make_directories(path: str, address: str) -> None:
-    """Make a directory and those above it; each new name is durable on return. Fine if it is there."""
-    missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    try:
-        # Whoever made the lowest one that is there may have died before it came to this.
-        with contextlib.suppress(PermissionError):  # above what is ours
-            _disk.sync_directory(os.path.dirname(path))
-        for new in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # made by somebody else meanwhile: still to be synced
-                _disk.make_directory(new)
-            _disk.sync_directory(os.path.dirname(new))
-    except OSError as error:
-        raise _unavailable(error, address) from error
+    """`disk.make_directories`, with errors of ours."""
+    with _errors(address):
+        disk.make_directories(path)
 
 
 def sync_directory(path: str, address: str) -> None:
-    """Make the names in a directory durable."""
-    try:
-        _disk.sync_directory(path)
-    except OSError as error:
-        raise _unavailable(error, address) from error
+    """`disk.sync` of a directory, with errors of ours."""
+    with _errors(address):
+        PosixDisk().sync_directory(path)
 
 
-def _unavailable(error: OSError, address: str) -> Unavailable:
-    where = f" ({error.filename})" if error.filename else ""
-    return Unavailable(
-        f"{address} cannot be opened: {error.strerror or error}{where}.",
+def _errors(address: str) -> contextlib.AbstractContextManager[None]:
+    return disk.disk_errors(
+        f"{address} cannot be opened",
         code="index.disk",
         about=address,
         unchanged="the index",
-        next_step="make room, mount it, or allow this user to write there; then open it again",
+        then="then open it again",
     )
 
 

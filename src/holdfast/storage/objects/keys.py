@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from holdfast.errors import Invalid
+from holdfast.storage.files.disk import is_temporary
 
 _PLAIN = re.compile(
     r"(?=.{1,200}\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*"
@@ -14,17 +15,8 @@ MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200  # file systems stop at 255; our temporary names need the rest
 
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-z]+-\d+\.tmp")
-FOREIGN_TEMPORARY = ("manifest.json.tmp", "state.bin.tmp", "latest.txt.tmp")  # LaminarDB's
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a file of this name can only be what an interrupted write left behind."""
-    return _TEMPORARY.fullmatch(name) is not None or name in FOREIGN_TEMPORARY
-
-
 def check_key(key: str, *, temporary: bool = False) -> str:
-    """Return `key` if it is safe on every medium, else raise `Invalid`. Temporary names only where they are meant."""
+    """Return `key` if it is safe in every object store, else raise `Invalid`. Temporary names need `temporary`."""
     problem = _problem(key)
     if not problem and not temporary and is_temporary(key.rpartition("/")[2]):
         problem = "such names are for unfinished writes"

@@ -15,16 +15,15 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
-from holdfast.storage.files.disk import Disk, Entry, PosixDisk
-from holdfast.storage.objects.keys import check_key, check_prefix, is_temporary
+from holdfast.storage.files.disk import CANNOT_SYNC, Disk, Entry, PosixDisk, is_temporary
+from holdfast.storage.objects.keys import check_key, check_prefix
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 PIECE = 1 << 20
-CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP)
 
 
 class LocalObjects:
-    """The `Objects` of one directory. Nothing is made on disk before the first write."""
+    """The `ObjectStore` of one directory. Nothing is made on disk before the first write."""
 
     visible_is_durable = False
     looks_are_free = True
@@ -51,7 +50,7 @@ class LocalObjects:
             try:
                 self._disk.link(temporary, path)
             except FileExistsError:
-                # Whoever wrote it may have died before its own sync, and our caller may go on to rely on it.
+                # Its writer may have died before its own sync, and our caller may go on to rely on it.
                 self._make_durable(os.path.dirname(path))
                 raise Conflict(f"{key} exists already.", code="object.exists", about=path) from None
             finally:
@@ -97,7 +96,7 @@ class LocalObjects:
             for path in list(self._begun):
                 self._take_begun(path, None)
             for folder in folders:
-                with self._explained(folder, writing=True):
+                with self._explained(folder, writing=True), self._unless_removed(folder):
                     self._disk.sync_directory(folder)
             self._anchored |= anchors
 
@@ -186,7 +185,7 @@ class LocalObjects:
         return os.path.join(self.root, check_key(key))
 
     def _write_beside(self, path: str, chunks: Chunks) -> str:
-        """A synced file under a name nobody else uses, in the folder where it will be needed."""
+        """A synced file under a name of its own, in the folder where it will be needed."""
         temporary = self._temporary_name(path)
         try:
             self._write_making_folder(temporary, chunks)
@@ -261,8 +260,7 @@ class LocalObjects:
         that are never removed need that once per instance. One that is gone was removed with all that we put
         there, which is then as if it had been removed right after this.
         """
-        may_be_gone = () if self._is_permanent(folder) else (FileNotFoundError,)
-        with contextlib.suppress(*may_be_gone):
+        with self._unless_removed(folder):
             self._sync(folder)
         climbed = []
         is_deferred = False
@@ -280,8 +278,12 @@ class LocalObjects:
         anchors = self._nearly_anchored if is_deferred else self._anchored
         anchors.update(folder for folder in climbed if self._is_permanent(folder))
 
+    def _unless_removed(self, folder: str) -> contextlib.AbstractContextManager[None]:
+        """A folder that may be removed can be gone before its sync, together with everything that it held."""
+        return contextlib.suppress(*(() if self._is_permanent(folder) else (FileNotFoundError,)))
+
     def _sync(self, folder: str) -> None:
-        if self._deferred is not None and folder in self._anchored:
+        if self._deferred is not None and (folder in self._anchored or not self._is_permanent(folder)):
             self._deferred[folder] = None
         else:
             self._disk.sync_directory(folder)

@@ -1,6 +1,6 @@
 """Sending one conditional write until there is an answer, without losing track of what may have happened.
 
-A client library's own retries hide lost replies: the second try of a write that took effect looks like somebody else's.
+A client library's own retries hide lost replies: the second try of a write that took effect looks like a rival's.
 So conditional writes are retried here, where it is known which try may have arrived.
 """
 
@@ -42,7 +42,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def is_passing_conflict(error: Exception) -> bool:
-    """S3 answers 409 while another conditional write of the same key is under way: nobody has won yet."""
+    """S3 answers 409 while another conditional write of the same key is under way: neither has won yet."""
     status = _STATUS.search(str(error))
     return status is not None and status[1] == "409"
 

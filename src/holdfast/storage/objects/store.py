@@ -1,4 +1,4 @@
-"""What Holdfast asks of a medium, and nothing more."""
+"""`ObjectStore`: keys to bytes with two conditional writes. Everything that Holdfast stores as objects rests on it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-Bytes = bytes | bytearray | memoryview
-
-Chunks = Sequence[Bytes]
-"""A body in pieces, so that nobody has to join them in memory."""
+from holdfast.storage.files.disk import Bytes as Bytes
+from holdfast.storage.files.disk import Chunks as Chunks
 
 Change = Callable[[bytes | None], bytes | None]
 """Given the current body (None: absent), the body to put in its place, or None to leave it as it is."""
@@ -27,13 +25,13 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     key: str
     size: int
     modified: float
-    """Seconds since the Unix epoch, by the medium's own clock."""
+    """Seconds since the Unix epoch, by the store's own clock."""
 
 
 Listing = list[ObjectInfo]
 
 
-class Objects(Protocol):
+class ObjectStore(Protocol):
     """Keys to bytes. Every write is durable when it returns: synced or acknowledged.
 
     Keys are relative, `/`-separated and checked by `check_key`. All methods raise only errors of
@@ -56,7 +54,7 @@ class Objects(Protocol):
         Guarantees: of any number of concurrent callers at most one succeeds, the others get `Conflict`;
         no reader ever sees part of the body; durable on return.
         What a `Conflict` found there is durable too.
-        Does not guarantee: that a `Conflict` means somebody else won. After a lost reply it may be our
+        Does not guarantee: that a `Conflict` means another writer won. After a lost reply it may be our
         own write: compare the bodies.
         """
 
@@ -69,7 +67,7 @@ class Objects(Protocol):
         """
 
     def secure(self, keys: Sequence[str]) -> None:
-        """Make what is visible under these keys durable: whoever wrote it may have died just before it was.
+        """Make what is visible under these keys durable: its writer may have died just before it was.
 
         To be called before anything is built on an object of another writer. Absent ones are left out.
         """
@@ -78,7 +76,7 @@ class Objects(Protocol):
         """Writes in this block become durable when it ends, instead of one by one, where that is cheaper.
 
         They still become visible in their order. Nothing may be acknowledged from inside the block. `expected` says
-        what updates in it will probably write, so that a medium can begin early.
+        what updates in it will probably write, so that a store can begin early.
         """
 
     def read(self, key: str, *, limit: int) -> bytes:
@@ -99,7 +97,7 @@ class Objects(Protocol):
     def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
         """Remove objects; absent ones are fine.
 
-        Guarantees: on a medium that has an order, a crash never leaves `then` gone and `keys` there.
+        Guarantees: where removals have an order, a crash never leaves `then` gone and `keys` there.
         Does not guarantee: that a removal survives a power cut. What is deleted is never needed again,
         so its coming back does no harm and is not worth a sync.
         """

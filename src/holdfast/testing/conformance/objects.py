@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
-from holdfast.storage.objects.store import Objects
+from holdfast.storage.objects.store import ObjectStore
 from holdfast.testing.conformance.checkpoints.subject import READ_LIMIT, Abilities
 
 T = TypeVar("T")
@@ -59,14 +59,14 @@ class MediumUnderTest:
 
     abilities: Abilities
 
-    def open(self) -> Objects:
+    def open(self) -> ObjectStore:
         raise NotImplementedError
 
     @functools.cached_property
-    def objects(self) -> Objects:
+    def objects(self) -> ObjectStore:
         return self.open()
 
-    def at_once(self, act: Callable[[Objects, int], T]) -> list[T]:
+    def at_once(self, act: Callable[[ObjectStore, int], T]) -> list[T]:
         """`act` in several threads at the same time, each with a handle of its own."""
         handles = [self.open() for _ in range(RIVALS)]
         with ThreadPoolExecutor(RIVALS) as threads:
@@ -77,7 +77,7 @@ class MediumUnderTest:
 
 
 class ObjectsConformance(MediumUnderTest):
-    """Every `Objects`."""
+    """Every `ObjectStore`."""
 
     # Creating
 
@@ -118,7 +118,7 @@ class ObjectsConformance(MediumUnderTest):
         assert self.body("a") == b"second"
 
     def test_of_many_creates_at_once_one_wins(self) -> None:
-        def attempt(handle: Objects, index: int) -> list[int]:
+        def attempt(handle: ObjectStore, index: int) -> list[int]:
             won = []
             for number in range(10):
                 try:
@@ -228,7 +228,7 @@ class ObjectsConformance(MediumUnderTest):
         assert self.open().leftovers() == []
 
     def test_updates_at_once_are_atomic(self) -> None:
-        def act(handle: Objects, index: int) -> None:
+        def act(handle: ObjectStore, index: int) -> None:
             for turn in range(5):
                 assert handle.update("set", _adding(index * 5 + turn))
 
@@ -239,7 +239,7 @@ class ObjectsConformance(MediumUnderTest):
         bodies = [b"a" * 100_000, b"b" * 70_000]
         self.objects.create("a", [bodies[0]])
 
-        def act(handle: Objects, index: int) -> None:
+        def act(handle: ObjectStore, index: int) -> None:
             for turn in range(6):
                 if index < 2:
                     handle.update("a", lambda _, turn=turn: bodies[(turn + index) % 2])  # type: ignore[misc]

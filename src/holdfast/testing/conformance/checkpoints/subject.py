@@ -19,7 +19,7 @@ from holdfast.checkpoints.manifest import (
     SinkCommitStatus,
 )
 from holdfast.checkpoints.store import CheckpointStore
-from holdfast.storage.objects.store import Objects
+from holdfast.storage.objects.store import ObjectStore
 
 CREATED_MS = 1_760_000_000_000
 READ_LIMIT = 1 << 28
@@ -29,7 +29,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """What one medium can do and another cannot. Declared, so that a suite never finds out by skipping."""
 
     leftovers: bool
-    """An interrupted write leaves something that `Objects.leftovers` shows."""
+    """An interrupted write leaves something that `ObjectStore.leftovers` shows."""
 
 
 class StoreUnderTest:
@@ -46,12 +46,12 @@ class StoreUnderTest:
         """A handle on another, empty store next to it; best one whose address begins with this one's."""
         raise NotImplementedError
 
-    def open_objects(self) -> Objects:
+    def open_objects(self) -> ObjectStore:
         """A new raw handle on the medium below the store."""
         raise NotImplementedError
 
     @functools.cached_property
-    def objects(self) -> Objects:
+    def objects(self) -> ObjectStore:
         """The way round the store under test."""
         return self.open_objects()
 
