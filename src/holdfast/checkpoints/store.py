@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.base.steps import step
-from holdfast.checkpoints import manifest_json, pointer, statesum
+from holdfast.checkpoints import manifest_json, statesum
 from holdfast.checkpoints.arguments import (
     as_chunks,
     check_count,
@@ -20,7 +20,7 @@ from holdfast.checkpoints.arguments import (
     check_type,
     check_well_formed,
 )
-from holdfast.checkpoints.catalog import Catalog, check_id
+from holdfast.checkpoints.catalog import Catalog, advance_latest, check_id, expected_latest, repair_latest
 from holdfast.checkpoints.cleanup import Cleaner, CleaningPlan
 from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
@@ -290,7 +290,7 @@ class CheckpointStore:
         if self.load_by_id(checkpoint_id) is None:
             raise self._no_such(checkpoint_id)
         self.check_lease()
-        return pointer.repair(self._catalog, checkpoint_id)
+        return repair_latest(self._catalog, checkpoint_id)
 
     def validate_checkpoint(
         self, checkpoint_id: int, *, deep: bool = True, progress: Progress | None = None
@@ -367,9 +367,9 @@ class CheckpointStore:
         )
         if self._lease:  # writing state may have taken long, and a process may have been frozen
             self._lease.check(unless_within=LEASE_IS_FRESH_FOR)
-        with self.objects.together(pointer.expected(self._catalog, manifest.checkpoint_id)):
+        with self.objects.together(expected_latest(self._catalog, manifest.checkpoint_id)):
             create_manifest(self._catalog, manifest.checkpoint_id, body)
-            pointer.advance(self._catalog, manifest.checkpoint_id)
+            advance_latest(self._catalog, manifest.checkpoint_id)
         self._sidecars.saved(manifest.checkpoint_id)
         self._check_not_swept(manifest.checkpoint_id)
         self._retain(filled)
