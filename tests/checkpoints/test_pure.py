@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import OperatorCheckpoint
-from holdfast.checkpoints import statesum
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import BATCH, DirectoryLayout, Layout, ObjectLayout
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
-from holdfast.checkpoints.operator_state import plan_increment
+from holdfast.checkpoints.operator_state import plan_increment, read_ahead, state_checksum
 from holdfast.checkpoints.orphans import find_orphans
 from holdfast.checkpoints.recovery import walk_back
 from holdfast.checkpoints.retention import Held, removable
@@ -342,19 +341,19 @@ def test_state_checksum_rules() -> None:
     inline = {"b": OperatorCheckpoint.inline(b"2"), "a": OperatorCheckpoint.inline(b"1")}
     external = {"c": OperatorCheckpoint.external(0, 3)}
     inline_sum = hashlib.sha256(b"a\0MQ==\0b\0Mg==\0").hexdigest()
-    assert statesum.state_checksum({}, None) is None
-    assert statesum.state_checksum(external, None) is None
-    assert statesum.state_checksum(inline, None) == inline_sum
-    assert statesum.state_checksum({}, [b"ab", b"c"]) == hashlib.sha256(b"abc").hexdigest()
-    assert statesum.state_checksum(external, iter([b"abc"])) == hashlib.sha256(b"abc").hexdigest()
+    assert state_checksum({}, None) is None
+    assert state_checksum(external, None) is None
+    assert state_checksum(inline, None) == inline_sum
+    assert state_checksum({}, [b"ab", b"c"]) == hashlib.sha256(b"abc").hexdigest()
+    assert state_checksum(external, iter([b"abc"])) == hashlib.sha256(b"abc").hexdigest()
     mixed = hashlib.sha256(inline_sum.encode() + b"abc").hexdigest()
-    assert statesum.state_checksum(inline | external, [b"abc"]) == mixed
-    assert statesum.state_checksum(inline, [b"abc"]) == mixed
+    assert state_checksum(inline | external, [b"abc"]) == mixed
+    assert state_checksum(inline, [b"abc"]) == mixed
 
 
 @given(st.lists(st.binary(max_size=10), max_size=20))
 def test_read_ahead_changes_nothing(pieces: list[bytes]) -> None:
-    assert list(statesum.read_ahead(iter(pieces))) == pieces
+    assert list(read_ahead(iter(pieces))) == pieces
 
 
 def test_read_ahead_passes_errors_on() -> None:
@@ -362,7 +361,7 @@ def test_read_ahead_passes_errors_on() -> None:
         yield b"1"
         raise Unavailable("gone")
 
-    source = statesum.read_ahead(failing())
+    source = read_ahead(failing())
     assert next(source) == b"1"
     with pytest.raises(Unavailable):
         list(source)

@@ -2,19 +2,27 @@
 
 A child names, for every operator, the checkpoint that holds its bytes and what they hash to. Restoring is one
 hop per operator, however long the chain. A full checkpoint at a fixed rhythm keeps chains short.
+
+The state checksum is one SHA-256 over inline state and sidecar, by LaminarDB's three rules. Only a sidecar: over its
+bytes. Only inline state: over the operators' names and base64, sorted. Both: over the hex digits of the inline hash,
+then the sidecar's bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.manifest import CheckpointManifest, OperatorCheckpoint, StateVersion
 from holdfast.errors import Corrupt
+from holdfast.storage.objects.store import Bytes
 
+T = TypeVar("T")
 INLINE_THRESHOLD = 1 << 20
 INLINE_TOTAL = 4 << 20  # many small states add up, and a manifest is read whole
 
@@ -152,3 +160,46 @@ def _damaged(checkpoint_id: int, name: str, why: str) -> Corrupt:
         about=f"checkpoint {checkpoint_id}",
         next_step="recover to an older checkpoint",
     )
+
+
+def inline_hash(operators: Mapping[str, OperatorCheckpoint]) -> str | None:
+    """The hash of all inline state, None if there is none."""
+    inline = {name: op.state_b64 for name, op in operators.items() if op.state_b64 is not None}
+    if not inline:
+        return None
+    digest = hashlib.sha256()
+    for name in sorted(inline):
+        digest.update(name.encode() + b"\0" + inline[name].encode() + b"\0")
+    return digest.hexdigest()
+
+
+def state_checksum(operators: Mapping[str, OperatorCheckpoint], sidecar: Iterable[Bytes] | None) -> str | None:
+    """The checksum of a checkpoint's state, None if it has none at all."""
+    inline = inline_hash(operators)
+    if sidecar is None:
+        return inline
+    digest = hashlib.sha256(inline.encode() if inline else b"")
+    for piece in read_ahead(sidecar):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def checksum_subject(operators: Mapping[str, OperatorCheckpoint], has_sidecar: bool) -> str:
+    """What the checksum is over, in words for a message."""
+    if not has_sidecar:
+        return "inline state"
+    return "mixed state" if inline_hash(operators) else "state.bin"
+
+
+def read_ahead(pieces: Iterable[T]) -> Iterator[T]:
+    """The same pieces, the next one being read while the current one is used. At most two are in memory."""
+    if isinstance(pieces, (list, tuple)):
+        yield from pieces
+        return
+    source = iter(pieces)
+    end = object()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-read-ahead") as reader:
+        pending = reader.submit(next, source, end)
+        while (piece := pending.result()) is not end:
+            pending = reader.submit(next, source, end)
+            yield piece  # type: ignore[misc]

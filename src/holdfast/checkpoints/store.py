@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.base.steps import step
-from holdfast.checkpoints import manifest_json, statesum
+from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.arguments import (
     as_chunks,
     check_count,
@@ -25,7 +25,7 @@ from holdfast.checkpoints.cleanup import Cleaner, CleaningPlan
 from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
-from holdfast.checkpoints.operator_state import plan_increment, restore_states
+from holdfast.checkpoints.operator_state import plan_increment, restore_states, state_checksum
 from holdfast.checkpoints.recovery import RecoveryReport, walk_back
 from holdfast.checkpoints.retention import check_keep
 from holdfast.checkpoints.save import check_references, check_savable, create_manifest, stamped, without_stamps
@@ -161,7 +161,7 @@ class CheckpointStore:
         check_id(checkpoint_id)
         self.check_lease()
         chunks = as_chunks(chunks)
-        self._sidecars.create_ahead(checkpoint_id, chunks, statesum.state_checksum({}, chunks) or "")
+        self._sidecars.create_ahead(checkpoint_id, chunks, state_checksum({}, chunks) or "")
 
     def update_manifest(self, manifest: CheckpointManifest) -> CheckpointManifest:
         """Move sink statuses (and sink epochs) of a saved checkpoint forward; nothing else may change.
@@ -340,14 +340,14 @@ class CheckpointStore:
         checksum = manifest.state_checksum
         if checksum is None:
             pieces = self.objects.stream(sidecar.key) if sidecar else None
-            checksum = statesum.state_checksum(manifest.operator_states, pieces)
+            checksum = state_checksum(manifest.operator_states, pieces)
         self._save(manifest, sidecar, checksum)
 
     def _save_with_chunks(self, manifest: CheckpointManifest, chunks: Sequence[Bytes]) -> None:
         check_savable(manifest)
         check_references(manifest, self.objects, self._can_build_on, self._vouched())
         self.check_lease()
-        checksum = statesum.state_checksum(manifest.operator_states, chunks) or ""
+        checksum = state_checksum(manifest.operator_states, chunks) or ""
         written = self._sidecars.create(manifest.checkpoint_id, chunks, checksum)
         try:
             self._save(manifest, written.sidecar, checksum)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.checkpoints import statesum
 from holdfast.checkpoints.batcher import read_batch
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import batch_key, is_batch_key
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, Issue, StateVersion
+from holdfast.checkpoints.operator_state import checksum_subject, inline_hash, read_ahead, state_checksum
 from holdfast.errors import Corrupt, NotFound
 
 Progress = Callable[[int], None]
@@ -104,7 +104,7 @@ class Validator:
             if recorded or slices:
                 yield Issue(f"{key} holds operator state and is not there", True)
                 return
-            if manifest.state_checksum and statesum.inline_hash(manifest.operator_states) is None:
+            if manifest.state_checksum and inline_hash(manifest.operator_states) is None:
                 yield Issue(f"{key} is referenced by a checksum and is not there", True)
                 return
         elif recorded and info.size != recorded.bytes:
@@ -126,7 +126,7 @@ class Validator:
         expected = manifest.state_checksum
         try:
             pieces = self._counted(manifest) if has_sidecar else None
-            actual = statesum.state_checksum(operators, pieces)
+            actual = state_checksum(operators, pieces)
             if actual == expected:
                 return
             if has_sidecar and not manifest.is_ours and expected in self._foreign_checksums(manifest):
@@ -134,13 +134,13 @@ class Validator:
         except NotFound:
             yield Issue("the sidecar disappeared while it was being read", True)
             return
-        kind = statesum.describe(operators, has_sidecar)
+        kind = checksum_subject(operators, has_sidecar)
         yield Issue(f"{kind} checksum mismatch: expected {expected}, got {actual}", True)
 
     def _foreign_checksums(self, manifest: CheckpointManifest) -> Iterator[str | None]:
         """LaminarDB's rules changed from release to release, and it may have left a sidecar that nothing names."""
-        yield statesum.inline_hash(manifest.operator_states)
-        yield statesum.state_checksum({}, self._catalog.sidecar(manifest.checkpoint_id, manifest))
+        yield inline_hash(manifest.operator_states)
+        yield state_checksum({}, self._catalog.sidecar(manifest.checkpoint_id, manifest))
 
     def _counted(self, manifest: CheckpointManifest) -> Iterator[bytes | bytearray | memoryview]:
         for piece in self._catalog.sidecar(manifest.checkpoint_id, manifest):
@@ -187,7 +187,7 @@ class Validator:
             return None
         digest = hashlib.sha256()
         try:
-            for piece in statesum.read_ahead(self._catalog.objects.stream(batch.key)):
+            for piece in read_ahead(self._catalog.objects.stream(batch.key)):
                 self._progress(len(piece))
                 digest.update(piece)
         except NotFound:
