@@ -18,8 +18,7 @@ from holdfast.checkpoints.layout import BATCH
 from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.checkpoints.operator_state import inline_hash
-from holdfast.checkpoints.orphans import Orphan, find_orphans
-from holdfast.checkpoints.retention import Held, removable
+from holdfast.checkpoints.retention import Held, Orphan, find_orphans, removable
 from holdfast.checkpoints.sidecar import Sidecars
 from holdfast.checkpoints.validate import Validator
 from holdfast.errors import Corrupt
