@@ -14,10 +14,9 @@ from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import BATCH, DirectoryLayout, Layout, ObjectLayout
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
 from holdfast.checkpoints.operator_state import plan_increment, read_ahead, state_checksum
-from holdfast.checkpoints.recovery import walk_back
 from holdfast.checkpoints.retention import Held, find_orphans, removable
 from holdfast.checkpoints.statuses import moved_forward
-from holdfast.checkpoints.validate import ValidationResult
+from holdfast.checkpoints.validate import ValidationResult, walk_back
 from holdfast.errors import Invalid, Unavailable
 from holdfast.storage.objects import open_objects
 from holdfast.storage.objects.store import ObjectInfo

@@ -4,9 +4,8 @@ from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, read_b
 from holdfast.checkpoints.cleanup import CleaningPlan
 from holdfast.checkpoints.lease import Lease
 from holdfast.checkpoints.opening import open_store
-from holdfast.checkpoints.recovery import RecoveryReport
 from holdfast.checkpoints.store import CheckpointStore
-from holdfast.checkpoints.validate import ValidationResult
+from holdfast.checkpoints.validate import RecoveryReport, ValidationResult
 
 __all__ = [
     "BatchMetrics",

@@ -26,12 +26,11 @@ from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
 from holdfast.checkpoints.operator_state import plan_increment, restore_states, state_checksum
-from holdfast.checkpoints.recovery import RecoveryReport, walk_back
 from holdfast.checkpoints.retention import check_keep
 from holdfast.checkpoints.save import check_references, check_savable, create_manifest, stamped, without_stamps
 from holdfast.checkpoints.sidecar import Sidecars
 from holdfast.checkpoints.statuses import moved_forward
-from holdfast.checkpoints.validate import Progress, ValidationResult, Validator
+from holdfast.checkpoints.validate import Progress, RecoveryReport, ValidationResult, Validator, walk_back
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
 from holdfast.storage.objects.store import Bytes, Objects
 

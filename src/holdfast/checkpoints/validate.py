@@ -1,10 +1,11 @@
-"""Is this checkpoint what was written? Manifest, sidecar, batch objects and the chain below it."""
+"""Is a checkpoint what was written: manifest, sidecar, batch objects, its chain? And the newest one that is."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -13,7 +14,7 @@ from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import batch_key, is_batch_key
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, Issue, StateVersion
 from holdfast.checkpoints.operator_state import checksum_subject, inline_hash, read_ahead, state_checksum
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import Corrupt, HoldfastError, NotFound, Unavailable
 
 Progress = Callable[[int], None]
 """Told how many more bytes have been read."""
@@ -206,3 +207,67 @@ def _parent(manifest: CheckpointManifest | None) -> int | None:
     """The next one down the chain. A parent that does not come before its child is no parent: chains end."""
     parent = manifest.needed_parent if manifest else None
     return parent if manifest and parent is not None and 0 < parent < manifest.checkpoint_id else None
+
+
+class RecoveryReport(msgspec.Struct, frozen=True):
+    """What the walk tried and why it stopped where it did.
+
+    `chosen_id` None with `examined` 0 is an empty store; None with anything skipped means every checkpoint
+    is damaged, and that is not a fresh start.
+    """
+
+    chosen_id: int | None
+    skipped: list[tuple[int, str]]
+    examined: int
+    elapsed: float
+    """Seconds."""
+    unreadable: list[int] = []
+    """Those skipped because the medium failed, not because they are damaged: trying again may help."""
+
+    def require(self) -> int | None:
+        """The chosen id; None only if the store is empty.
+
+        To be asked on behalf of a pipeline: where there are checkpoints and none can be trusted, it is `Corrupt` (or
+        `Unavailable` if some could not be read), because starting from nothing would repeat everything.
+        """
+        if self.chosen_id is not None or not self.skipped:
+            return self.chosen_id
+        newest, why = self.skipped[0]
+        kind = Unavailable if self.unreadable else Corrupt
+        raise kind(
+            f"None of the {len(self.skipped)} checkpoints can be trusted; the newest, {newest}: {why}.",
+            code="recovery.nothing-left",
+            about=f"checkpoint {newest}",
+            unchanged="the store",
+            next_step="holdfast verify --deep, and restore the store from a copy; to begin anew, use another address",
+        )
+
+
+def walk_back(
+    ids: Sequence[int],
+    validator: Validator,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    on_tried: Callable[[int, str | None], None] | None = None,
+) -> RecoveryReport:
+    """Try `ids` from the newest down and stop at the first valid one. One bad checkpoint never ends the walk."""
+    began = clock()
+    skipped: list[tuple[int, str]] = []
+    unreadable: list[int] = []
+    chosen = None
+    examined = 0
+    for checkpoint_id in sorted(ids, reverse=True):
+        examined += 1
+        try:
+            result = validator.validate(checkpoint_id)
+            why = None if result.valid else result.reason
+        except HoldfastError as error:
+            why = f"could not be read: {error.message}"
+            unreadable.append(checkpoint_id)
+        if on_tried:
+            on_tried(checkpoint_id, why)
+        if why is None:
+            chosen = checkpoint_id
+            break
+        skipped.append((checkpoint_id, why))
+    return RecoveryReport(chosen, skipped, examined, clock() - began, unreadable)
