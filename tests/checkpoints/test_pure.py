@@ -15,7 +15,7 @@ from holdfast.checkpoints.layout import BATCH, DirectoryLayout, Layout, ObjectLa
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
 from holdfast.checkpoints.operator_state import plan_increment, read_ahead, state_checksum
 from holdfast.checkpoints.retention import Held, find_orphans, removable
-from holdfast.checkpoints.statuses import moved_forward
+from holdfast.checkpoints.save import merge_statuses
 from holdfast.checkpoints.validate import ValidationResult, walk_back
 from holdfast.errors import Invalid, Unavailable
 from holdfast.storage.objects import open_objects
@@ -263,10 +263,10 @@ def stated(**statuses: Any) -> Any:
 def test_statuses_move_forward(before: dict[str, Any], after: dict[str, Any], allowed: bool) -> None:
     stored, wanted = stated(**before), stated(**after)
     if allowed:
-        assert moved_forward(stored, wanted, about="x").sink_commit_statuses == wanted.sink_commit_statuses
+        assert merge_statuses(stored, wanted, about="x").sink_commit_statuses == wanted.sink_commit_statuses
         return
     with pytest.raises(Invalid, match="sink 'a'"):
-        moved_forward(stored, wanted, about="x")
+        merge_statuses(stored, wanted, about="x")
 
 
 # Increments

@@ -27,9 +27,15 @@ from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
 from holdfast.checkpoints.operator_state import plan_increment, restore_states, state_checksum
 from holdfast.checkpoints.retention import check_keep
-from holdfast.checkpoints.save import check_references, check_savable, create_manifest, stamped, without_stamps
+from holdfast.checkpoints.save import (
+    check_references,
+    check_savable,
+    create_manifest,
+    merge_statuses,
+    stamped,
+    without_stamps,
+)
 from holdfast.checkpoints.sidecar import Sidecars
-from holdfast.checkpoints.statuses import moved_forward
 from holdfast.checkpoints.validate import Progress, RecoveryReport, ValidationResult, Validator, walk_back
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
 from holdfast.storage.objects.store import Bytes, Objects
@@ -181,7 +187,7 @@ class CheckpointStore:
             if body is None:
                 return None
             stored = manifest_json.decode(body, about=about, checkpoint_id=checkpoint_id)
-            updated[:] = [moved_forward(stored, manifest, about=about)]
+            updated[:] = [merge_statuses(stored, manifest, about=about)]
             return manifest_json.encode(updated[0])
 
         with step("manifest.update", checkpoint_id=checkpoint_id):
