@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.base.arguments import check_seconds
 from holdfast.base.steps import step
-from holdfast.checkpoints.arguments import check_seconds
 from holdfast.checkpoints.catalog import Catalog, in_parallel
 from holdfast.checkpoints.layout import BATCH
 from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER

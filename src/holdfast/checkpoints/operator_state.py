@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.base.arguments import refused, type_name
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.manifest import CheckpointManifest, OperatorCheckpoint, StateVersion
 from holdfast.errors import Corrupt
@@ -32,6 +33,15 @@ class Increment(msgspec.Struct, frozen=True):
 
     manifest: CheckpointManifest
     chunks: list[bytes]
+
+
+def check_states(states: Any) -> None:
+    """Operator names to bytes."""
+    if not isinstance(states, Mapping):
+        raise refused("states", f"a mapping of operator names to bytes is needed, not {type_name(states)}")
+    for name, data in states.items():
+        if not isinstance(name, str) or not isinstance(data, bytes):
+            raise refused("states", f"operator {name!r} must be text and its state bytes, not {type_name(data)}")
 
 
 def plan_increment(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from holdfast.base.arguments import check_count
 from holdfast.checkpoints.layout import BATCH, Layout
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Invalid
@@ -26,6 +27,13 @@ class Held(msgspec.Struct, frozen=True):
     objects: tuple[str, ...] = ()
     """Sidecar and batch objects, removed after the manifest."""
     bytes: int = 0
+
+
+def check_retained(max_retained: int | None) -> int | None:
+    """How many complete checkpoints to keep; None and 0 mean all."""
+    if max_retained is None or max_retained == 0:
+        return None
+    return check_count("max_retained", max_retained)
 
 
 def check_keep(keep: int) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from typing import Any
 
 import msgspec
 
+from holdfast.base.arguments import refused, type_name
 from holdfast.base.steps import step
 from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.catalog import Catalog, check_id
@@ -16,6 +18,19 @@ from holdfast.storage.objects.store import Objects
 
 MOVABLE = ("sink_commit_statuses", "sink_epochs")
 """The only fields that an update may change."""
+
+
+def check_is_manifest(manifest: Any) -> None:
+    """Refuse anything but a manifest, such as the None of a checkpoint that is not there."""
+    if not isinstance(manifest, CheckpointManifest):
+        raise refused("manifest", f"a CheckpointManifest is needed, not {type_name(manifest)}")
+
+
+def check_well_formed(manifest: CheckpointManifest) -> None:
+    """Refuse a manifest whose fields hold what they cannot, such as a status that is none."""
+    problems = [issue.message for issue in manifest.validate() if issue.is_fatal]
+    if problems:
+        raise refused("manifest", "; ".join(problems))
 
 
 def check_savable(manifest: CheckpointManifest) -> None:

@@ -11,9 +11,11 @@ import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
+from holdfast.base.arguments import BUFFERS, refused, type_name
 from holdfast.base.steps import step
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.manifest import SidecarObject
@@ -148,3 +150,16 @@ class Sidecars:
             unchanged="the sidecar that is there",
             next_step="try again",
         )
+
+
+def as_chunks(chunks: Any) -> list[Bytes]:
+    """A sidecar's chunks as a list; one buffer alone is one chunk."""
+    if isinstance(chunks, BUFFERS):
+        return [chunks]
+    if isinstance(chunks, str) or not hasattr(chunks, "__iter__"):
+        raise refused("state_data", f"a list of bytes is needed, not {type_name(chunks)}")
+    found = list(chunks)
+    for chunk in found:
+        if not isinstance(chunk, BUFFERS):
+            raise refused("state_data", f"each chunk must be bytes, not {type_name(chunk)}")
+    return found

@@ -9,33 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from holdfast.base.arguments import check_count, check_seconds
 from holdfast.base.steps import step
 from holdfast.checkpoints import manifest_json
-from holdfast.checkpoints.arguments import (
-    as_chunks,
-    check_count,
-    check_retained,
-    check_seconds,
-    check_states,
-    check_type,
-    check_well_formed,
-)
 from holdfast.checkpoints.catalog import Catalog, advance_latest, check_id, expected_latest, repair_latest
 from holdfast.checkpoints.cleanup import Cleaner, CleaningPlan
 from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
-from holdfast.checkpoints.operator_state import plan_increment, restore_states, state_checksum
-from holdfast.checkpoints.retention import check_keep
+from holdfast.checkpoints.operator_state import check_states, plan_increment, restore_states, state_checksum
+from holdfast.checkpoints.retention import check_keep, check_retained
 from holdfast.checkpoints.save import (
+    check_is_manifest,
     check_references,
     check_savable,
+    check_well_formed,
     create_manifest,
     merge_statuses,
     stamped,
     without_stamps,
 )
-from holdfast.checkpoints.sidecar import Sidecars
+from holdfast.checkpoints.sidecar import Sidecars, as_chunks
 from holdfast.checkpoints.validate import Progress, RecoveryReport, ValidationResult, Validator, walk_back
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
 from holdfast.storage.objects.store import Bytes, Objects
@@ -124,7 +118,7 @@ class CheckpointStore:
         Guarantees: durable on return; whoever saved this id before keeps it, and this call is `Fenced`. Saving
         the very same manifest again through the same handle is fine.
         """
-        check_type(manifest)
+        check_is_manifest(manifest)
         self._save_alone(without_stamps(manifest))
 
     def save_with_state(self, manifest: CheckpointManifest, state_data: Sequence[Bytes] | None) -> None:
@@ -132,7 +126,7 @@ class CheckpointStore:
 
         A crash in between leaves a sidecar that no checkpoint owns: invisible, and cleaned up later.
         """
-        check_type(manifest)
+        check_is_manifest(manifest)
         if state_data is None:
             self.save(manifest)
         else:
@@ -143,7 +137,7 @@ class CheckpointStore:
 
         Returns the manifest as it was planned: `is_incremental` and `parent_id` say what became of it.
         """
-        check_type(manifest)
+        check_is_manifest(manifest)
         check_states(states)
         if self._parent is None:
             newest = self.recover_latest_validated().chosen_id  # none usable: begin a new chain
@@ -175,7 +169,7 @@ class CheckpointStore:
 
         Guarantees: atomic against other updates; `latest` stays where it is. `NotFound` if it was never saved.
         """
-        check_type(manifest)
+        check_is_manifest(manifest)
         checkpoint_id = check_id(manifest.checkpoint_id)
         check_well_formed(manifest)
         self.check_lease()
