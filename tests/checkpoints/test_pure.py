@@ -14,7 +14,7 @@ from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import BATCH, DirectoryLayout, Layout, ObjectLayout
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
 from holdfast.checkpoints.operator_state import plan_increment, read_ahead, state_checksum
-from holdfast.checkpoints.retention import Held, find_orphans, removable
+from holdfast.checkpoints.retention import CheckpointRefs, find_orphans, removable
 from holdfast.checkpoints.save import merge_statuses
 from holdfast.checkpoints.validate import ValidationResult, walk_back
 from holdfast.errors import Invalid, Unavailable
@@ -24,15 +24,15 @@ from holdfast.testing.conformance.checkpoints.subject import manifest
 
 # Retention
 
-COMPLETE, UNFINISHED = Held(True), Held(False)
-DAMAGED = Held(False, is_readable=False)
+COMPLETE, UNFINISHED = CheckpointRefs(True), CheckpointRefs(False)
+DAMAGED = CheckpointRefs(False, is_readable=False)
 
 
-def child(parent: int, *, complete: bool = True) -> Held:
-    return Held(complete, parent_id=parent)
+def child(parent: int, *, complete: bool = True) -> CheckpointRefs:
+    return CheckpointRefs(complete, parent_id=parent)
 
 
-RETENTION: list[tuple[str, dict[int, Held], int, list[int]]] = [
+RETENTION: list[tuple[str, dict[int, CheckpointRefs], int, list[int]]] = [
     ("nothing there", {}, 1, []),
     ("too few", {1: COMPLETE, 2: COMPLETE}, 3, []),
     ("just enough", {1: COMPLETE, 2: COMPLETE}, 2, []),
@@ -57,23 +57,23 @@ RETENTION: list[tuple[str, dict[int, Held], int, list[int]]] = [
 
 
 @pytest.mark.parametrize(("held", "keep", "expected"), [case[1:] for case in RETENTION], ids=[c[0] for c in RETENTION])
-def test_retention(held: dict[int, Held], keep: int, expected: list[int]) -> None:
+def test_retention(held: dict[int, CheckpointRefs], keep: int, expected: list[int]) -> None:
     assert removable(list(held), held.__getitem__, keep) == expected
     assert removable(list(reversed(held)), held.__getitem__, keep) == expected
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> dict[int, Held]:
-    held: dict[int, Held] = {}
+def histories(draw: st.DrawFn) -> dict[int, CheckpointRefs]:
+    held: dict[int, CheckpointRefs] = {}
     for number in sorted(draw(st.sets(st.integers(1, 15), max_size=12))):
         parent = draw(st.none() | st.integers(1, 16))
         complete = draw(st.booleans())
-        held[number] = Held(complete, is_readable=complete or draw(st.booleans()), parent_id=parent)
+        held[number] = CheckpointRefs(complete, is_readable=complete or draw(st.booleans()), parent_id=parent)
     return held
 
 
 @given(histories(), st.integers(1, 4))
-def test_retention_never_breaks_what_it_keeps(held: dict[int, Held], keep: int) -> None:
+def test_retention_never_breaks_what_it_keeps(held: dict[int, CheckpointRefs], keep: int) -> None:
     gone = set(removable(list(held), held.__getitem__, keep))
     kept = held.keys() - gone
 
@@ -95,7 +95,7 @@ def test_retention_never_breaks_what_it_keeps(held: dict[int, Held], keep: int) 
 def test_retention_looks_only_at_what_it_keeps() -> None:
     looked: list[int] = []
 
-    def look(number: int) -> Held:
+    def look(number: int) -> CheckpointRefs:
         looked.append(number)
         return COMPLETE
 

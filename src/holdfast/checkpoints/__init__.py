@@ -1,7 +1,7 @@
 """Pipeline checkpoints: manifests, sidecars and batches; validation, retention, lease and the recovery walk."""
 
 from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, read_batch
-from holdfast.checkpoints.cleanup import CleaningPlan
+from holdfast.checkpoints.cleanup import CleanupPlan
 from holdfast.checkpoints.lease import Lease
 from holdfast.checkpoints.opening import open_store
 from holdfast.checkpoints.store import CheckpointStore
@@ -11,7 +11,7 @@ __all__ = [
     "BatchMetrics",
     "CheckpointBatcher",
     "CheckpointStore",
-    "CleaningPlan",
+    "CleanupPlan",
     "Lease",
     "RecoveryReport",
     "ValidationResult",

@@ -17,7 +17,7 @@ from holdfast.errors import Invalid
 from holdfast.storage.objects.store import ObjectInfo
 
 
-class Held(msgspec.Struct, frozen=True):
+class CheckpointRefs(msgspec.Struct, frozen=True):
     """What retention needs to know of one checkpoint."""
 
     is_complete: bool
@@ -48,7 +48,7 @@ def check_keep(keep: int) -> int:
     return keep
 
 
-def removable(ids: Sequence[int], look: Callable[[int], Held], keep: int) -> list[int]:
+def removable(ids: Sequence[int], look: Callable[[int], CheckpointRefs], keep: int) -> list[int]:
     """The ids that can go so that `keep` complete checkpoints stay, ascending.
 
     Guarantees: the `keep` newest complete ones stay, so does everything newer than them, and so does every
@@ -70,19 +70,19 @@ def removable(ids: Sequence[int], look: Callable[[int], Held], keep: int) -> lis
     return sorted(n for n in newest_first if unknown_below < n < oldest and n not in ancestors)
 
 
-def _chain_is_complete(checkpoint_id: int, there: set[int], look: Callable[[int], Held]) -> bool:
+def _chain_is_complete(checkpoint_id: int, there: set[int], look: Callable[[int], CheckpointRefs]) -> bool:
     while True:
-        held = look(checkpoint_id)
-        if not held.is_complete:
+        refs = look(checkpoint_id)
+        if not refs.is_complete:
             return False
-        if held.parent_id is None:
+        if refs.parent_id is None:
             return True
-        if held.parent_id not in there or held.parent_id >= checkpoint_id:
+        if refs.parent_id not in there or refs.parent_id >= checkpoint_id:
             return False
-        checkpoint_id = held.parent_id
+        checkpoint_id = refs.parent_id
 
 
-def _ancestors(kept: list[int], there: set[int], look: Callable[[int], Held]) -> tuple[set[int], int]:
+def _ancestors(kept: list[int], there: set[int], look: Callable[[int], CheckpointRefs]) -> tuple[set[int], int]:
     """Every ancestor of what is kept, and the id below which ancestry cannot be told (0: nowhere).
 
     An ancestor whose manifest is damaged hides its own parents, so nothing below it is removed.
@@ -93,10 +93,10 @@ def _ancestors(kept: list[int], there: set[int], look: Callable[[int], Held]) ->
         parent = look(checkpoint_id).parent_id
         while parent is not None and parent in there and parent < checkpoint_id and parent not in found:
             found.add(parent)
-            held = look(parent)
-            if not held.is_readable:
+            refs = look(parent)
+            if not refs.is_readable:
                 unknown_below = max(unknown_below, parent)
-            checkpoint_id, parent = parent, held.parent_id
+            checkpoint_id, parent = parent, refs.parent_id
     return found, unknown_below
 
 

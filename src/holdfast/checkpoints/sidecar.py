@@ -25,7 +25,7 @@ from holdfast.storage.objects.store import Bytes
 REMEMBERED = 16
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenSidecar(msgspec.Struct, frozen=True):
     """A sidecar that this handle wrote: what it hashed to and when, by the monotonic clock."""
 
     sidecar: SidecarObject
@@ -47,12 +47,12 @@ class Sidecars:
         self._attempts = itertools.count()
         self._fresh_for = fresh_for
         self._clock = clock
-        self._written: OrderedDict[int, Written] = OrderedDict()
+        self._written: OrderedDict[int, WrittenSidecar] = OrderedDict()
         self._removed: set[int] = set()
         self.unsaved: dict[int, SidecarObject] = {}
         """Sidecars written ahead of their manifest, which is not saved yet."""
 
-    def create(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> Written:
+    def create(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> WrittenSidecar:
         """Write a sidecar under its usual key, or under one of our own if that is taken.
 
         Writing the same again soon after uses what is there, so that a repeated save is the same save.
@@ -67,7 +67,7 @@ class Sidecars:
             return msgspec.structs.replace(before, is_new=False)
         began = self._clock()
         sidecar = self._create_somewhere(checkpoint_id, chunks)
-        self._written[checkpoint_id] = written = Written(sidecar, checksum, began)
+        self._written[checkpoint_id] = written = WrittenSidecar(sidecar, checksum, began)
         self._removed.discard(checkpoint_id)
         while len(self._written) > REMEMBERED:
             self._written.popitem(last=False)
@@ -99,7 +99,7 @@ class Sidecars:
             )
         return found.sidecar if found else None
 
-    def withdraw(self, written: Written) -> None:
+    def withdraw(self, written: WrittenSidecar) -> None:
         """Remove a sidecar after losing its id, if it was written for that attempt alone.
 
         One under the usual key stays: the winner may be a foreign writer who looks for its own there.
@@ -127,7 +127,7 @@ class Sidecars:
             self._written.pop(checkpoint_id, None)
             self._removed.add(checkpoint_id)
 
-    def _is_there(self, written: Written) -> bool:
+    def _is_there(self, written: WrittenSidecar) -> bool:
         """Still there: a clean-up may have taken it, or the checkpoint may have been removed."""
         info = self._catalog.objects.info(written.sidecar.key)
         return info is not None and info.size == written.sidecar.bytes

@@ -13,7 +13,7 @@ from holdfast.base.arguments import check_count, check_seconds
 from holdfast.base.steps import step
 from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.catalog import Catalog, advance_latest, check_id, expected_latest, repair_latest
-from holdfast.checkpoints.cleanup import Cleaner, CleaningPlan
+from holdfast.checkpoints.cleanup import Cleanup, CleanupPlan
 from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
@@ -67,7 +67,7 @@ class CheckpointStore:
         self._catalog = Catalog(objects, layout)
         grace = check_seconds("orphan_grace", orphan_grace)
         self._sidecars = Sidecars(self._catalog, self._writer_id, fresh_for=grace / 2)
-        self._cleaner = Cleaner(self._catalog, self._sidecars, grace=grace, clock=clock)
+        self._cleanup = Cleanup(self._catalog, self._sidecars, grace=grace, clock=clock)
         self._lease: Lease | None = None
         self._parent: CheckpointManifest | None = None
 
@@ -142,7 +142,7 @@ class CheckpointStore:
         if self._parent is None:
             newest = self.recover_latest_validated().chosen_id  # none usable: begin a new chain
             self._parent = self._catalog.load(newest) if newest else None
-        if self._parent and not self._cleaner.is_there(self._parent.checkpoint_id):
+        if self._parent and not self._cleanup.is_there(self._parent.checkpoint_id):
             self._parent = None  # somebody else has removed it: begin a new chain
         planned = plan_increment(without_stamps(manifest), states, self._parent, full_every=self._full_every)
         if planned.chunks:
@@ -213,18 +213,18 @@ class CheckpointStore:
         self.apply(plan)
         return len(plan.orphans)
 
-    def plan_prune(self, keep_count: int) -> CleaningPlan:
+    def plan_prune(self, keep_count: int) -> CleanupPlan:
         """What `prune` would remove."""
-        return self._cleaner.plan(check_keep(keep_count))
+        return self._cleanup.plan(check_keep(keep_count))
 
-    def plan_cleanup(self, *, older_than: float | None = None) -> CleaningPlan:
+    def plan_cleanup(self, *, older_than: float | None = None) -> CleanupPlan:
         """What `cleanup_orphans` would remove."""
-        return self._cleaner.plan(None, older_than=older_than)
+        return self._cleanup.plan(None, older_than=older_than)
 
-    def apply(self, plan: CleaningPlan) -> int:
+    def apply(self, plan: CleanupPlan) -> int:
         """Carry out a plan; returns how many checkpoints it removed."""
         self.check_lease()
-        return self._cleaner.apply(plan)
+        return self._cleanup.apply(plan)
 
     # Reading
 
@@ -239,7 +239,7 @@ class CheckpointStore:
                 return None
             manifest = self._catalog.load(ids[-1])
             if manifest is not None:  # None: pruned between listing and reading
-                self._cleaner.secure(manifest.checkpoint_id)
+                self._cleanup.make_durable(manifest.checkpoint_id)
                 return manifest
         raise Conflict(
             "The newest checkpoint keeps disappearing.", about=self.objects.address, next_step="find who prunes it"
@@ -308,7 +308,7 @@ class CheckpointStore:
         """
         report = walk_back(self._catalog.ids(), self.validator(progress=progress))
         if report.chosen_id is not None:
-            self._cleaner.secure(report.chosen_id)
+            self._cleanup.make_durable(report.chosen_id)
         return report
 
     # How a save goes
@@ -322,14 +322,14 @@ class CheckpointStore:
         )
 
     def _can_build_on(self, parent_id: int) -> bool:
-        return self._cleaner.is_there(parent_id) and self._cleaner.knows(parent_id)
+        return self._cleanup.is_there(parent_id) and self._cleanup.can_build_on(parent_id)
 
     def _write_id(self, checkpoint_id: int) -> str:
         return f"{self._writer_id}-{checkpoint_id}"
 
     def _vouched(self) -> frozenset[str]:
         """Batch objects that need no look: what the last checkpoint of the one who holds the lease needs, too."""
-        return self._cleaner.newest_objects if self._lease else frozenset()
+        return self._cleanup.newest_objects if self._lease else frozenset()
 
     def _save_alone(self, manifest: CheckpointManifest) -> None:
         check_savable(manifest)
@@ -389,8 +389,8 @@ class CheckpointStore:
     def _retain(self, manifest: CheckpointManifest) -> None:
         """Make room after a write that is durable: whatever goes wrong here, that write stays acknowledged."""
         try:
-            self._cleaner.remember(manifest)
+            self._cleanup.remember(manifest)
             if self.max_retained:
-                self._cleaner.retain(self.max_retained)
+                self._cleanup.retain(self.max_retained)
         except HoldfastError as error:
             log.warning("old checkpoints were not removed and will be tried again with the next save: %s", error)
