@@ -13,7 +13,7 @@ from holdfast import OperatorCheckpoint
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import BATCH, DirectoryLayout, Layout, ObjectLayout
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
-from holdfast.checkpoints.operator_state import plan_increment, read_ahead, state_checksum
+from holdfast.checkpoints.operator_state import encode, plan_increment, read_ahead, state_checksum
 from holdfast.checkpoints.retention import CheckpointRefs, find_orphans, removable
 from holdfast.checkpoints.save import merge_statuses
 from holdfast.checkpoints.validate import ValidationResult, walk_back
@@ -293,14 +293,21 @@ def test_increment_holds_only_what_changed() -> None:
     assert planned.manifest.own.chain_length == 1
 
 
-def test_increment_large_state_goes_to_the_sidecar() -> None:
-    planned = plan_increment(manifest(1), {"b": b"xx", "a": b"yyy", "c": b"z"}, None, full_every=10, inline_threshold=1)
-    assert planned.chunks == [b"yyy", b"xx"]
-    assert planned.manifest.operator_states == {
+def test_large_state_goes_to_the_sidecar() -> None:
+    encoded = encode({"b": b"xx", "a": b"yyy", "c": b"z"}, inline_threshold=1)
+    assert encoded.chunks == [b"yyy", b"xx"]
+    assert encoded.operators == {
         "a": OperatorCheckpoint.external(0, 3),
         "b": OperatorCheckpoint.external(3, 2),
         "c": OperatorCheckpoint.inline(b"z"),
     }
+
+
+def test_inline_state_has_a_limit_in_all() -> None:
+    """What does not fit any more goes to the sidecar; a smaller one after it may still fit."""
+    encoded = encode({"a": b"12", "b": b"345", "c": b"6", "d": b"7"}, inline_threshold=3, inline_total=4)
+    assert encoded.chunks == [b"345"]
+    assert [name for name, state in encoded.operators.items() if not state.external] == ["a", "c", "d"]
 
 
 def test_increment_rhythm() -> None:

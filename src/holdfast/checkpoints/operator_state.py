@@ -1,4 +1,4 @@
-"""Checkpoints that hold only what changed, and the way back to the whole state.
+"""Operator states: inline or in the sidecar, only the changed ones, and the way back to the whole state.
 
 A child names, for every operator, the checkpoint that holds its bytes and what they hash to. Restoring is one
 hop per operator, however long the chain. A full checkpoint at a fixed rhythm keeps chains short.
@@ -25,7 +25,14 @@ from holdfast.storage.objects.store import Bytes
 
 T = TypeVar("T")
 INLINE_THRESHOLD = 1 << 20
-INLINE_TOTAL = 4 << 20  # many small states add up, and a manifest is read whole
+INLINE_TOTAL = 4 << 20
+
+
+class EncodedStates(msgspec.Struct, frozen=True):
+    """What a manifest says of operator states, and the sidecar chunks that hold those it has no room for."""
+
+    operators: dict[str, OperatorCheckpoint]
+    chunks: list[bytes]
 
 
 class Increment(msgspec.Struct, frozen=True):
@@ -44,13 +51,35 @@ def check_states(states: Any) -> None:
             raise refused("states", f"operator {name!r} must be text and its state bytes, not {type_name(data)}")
 
 
+def encode(
+    states: Mapping[str, bytes], *, inline_threshold: int = INLINE_THRESHOLD, inline_total: int = INLINE_TOTAL
+) -> EncodedStates:
+    """Operator states as a manifest holds them: small ones inline, the others as slices of the sidecar. Pure.
+
+    A state goes into the manifest up to `inline_threshold` bytes, as long as all inline states together stay within
+    `inline_total`: a manifest is read whole and has a limit of its own.
+    """
+    operators: dict[str, OperatorCheckpoint] = {}
+    chunks: list[bytes] = []
+    offset = 0
+    room = inline_total
+    for name in sorted(states):
+        data = states[name]
+        operators[name] = OperatorCheckpoint.from_bytes(data, min(inline_threshold, room), offset)
+        if operators[name].external:
+            chunks.append(data)
+            offset += len(data)
+        else:
+            room -= len(data)
+    return EncodedStates(operators, chunks)
+
+
 def plan_increment(
     manifest: CheckpointManifest,
     states: Mapping[str, bytes],
     parent: CheckpointManifest | None,
     *,
     full_every: int,
-    inline_threshold: int = INLINE_THRESHOLD,
 ) -> Increment:
     """Decide what of `states` has to be written. Pure.
 
@@ -64,37 +93,30 @@ def plan_increment(
         and parent.checkpoint_id < manifest.checkpoint_id
     ):
         known = parent.own.states
-    operators: dict[str, OperatorCheckpoint] = {}
     versions: dict[str, StateVersion] = {}
-    chunks: list[bytes] = []
-    offset = 0
-    room = INLINE_TOTAL
+    changed: dict[str, bytes] = {}
     for name in sorted(states):
         data = states[name]
         digest = hashlib.sha256(data).hexdigest()
         before = known.get(name)
         if before is not None and before.sha256 == digest and before.bytes == len(data):
             versions[name] = before
-            continue
-        versions[name] = StateVersion(manifest.checkpoint_id, len(data), digest)
-        operators[name] = OperatorCheckpoint.from_bytes(data, min(inline_threshold, room), offset)
-        if operators[name].external:
-            chunks.append(data)
-            offset += len(data)
         else:
-            room -= len(data)
-    is_child = parent is not None and any(v.checkpoint_id != manifest.checkpoint_id for v in versions.values())
+            versions[name] = StateVersion(manifest.checkpoint_id, len(data), digest)
+            changed[name] = data
+    encoded = encode(changed)
+    is_child = parent is not None and len(changed) < len(states)
     own = msgspec.structs.replace(
         manifest.own, states=versions, chain_length=parent.own.chain_length + 1 if is_child and parent else 0
     )
     planned = msgspec.structs.replace(
         manifest,
-        operator_states=operators,
+        operator_states=encoded.operators,
         is_incremental=is_child,
         parent_id=parent.checkpoint_id if is_child and parent else None,
         holdfast=own,
     )
-    return Increment(planned, chunks)
+    return Increment(planned, encoded.chunks)
 
 
 def restore_states(catalog: Catalog, manifest: CheckpointManifest) -> dict[str, bytes]:
