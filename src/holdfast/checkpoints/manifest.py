@@ -268,15 +268,30 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         """
         try:
             msgspec.json.encode(self)
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            return [_wrong_type(error)]
+        return self.type_issues() or self.content_issues(vnode_count)
+
+    def type_issues(self) -> list[Issue]:
+        """A fatal issue if some field holds a value of another type than its own. Makes no document."""
+        try:
             converted(msgspec.to_builtins(self), CheckpointManifest)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            return [Issue(f"a field holds what it cannot: {error}", True)]
+            return [_wrong_type(error)]
+        return []
+
+    def content_issues(self, vnode_count: int | None = None) -> list[Issue]:
+        """What `validate` finds in a manifest whose fields have the right types, as those of a decoded one have."""
         return [
             *_identity_issues(self),
             *_topology_issues(self),
             *_state_issues(self),
             *_vnode_issues(self, vnode_count),
         ]
+
+
+def _wrong_type(error: Exception) -> Issue:
+    return Issue(f"a field holds what it cannot: {error}", True)
 
 
 def _identity_issues(manifest: CheckpointManifest) -> Iterator[Issue]:
@@ -317,6 +332,8 @@ def _topology_issues(manifest: CheckpointManifest) -> Iterator[Issue]:
 
 def _state_issues(manifest: CheckpointManifest) -> Iterator[Issue]:
     for name, operator in sorted(manifest.operator_states.items()):
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            yield Issue(f"operator {name!r} has a name that is not Unicode text", True)
         if operator.external and operator.state_b64 is not None:
             yield Issue(f"operator {name!r} is both inline and external")
         if operator.state_b64 is not None and operator.decode_inline() is None:

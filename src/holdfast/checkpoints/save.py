@@ -28,7 +28,7 @@ def check_is_manifest(manifest: Any) -> None:
 
 def check_well_formed(manifest: CheckpointManifest) -> None:
     """Refuse a manifest whose fields hold what they cannot, such as a status that is none."""
-    problems = [issue.message for issue in manifest.validate() if issue.is_fatal]
+    problems = _fatal_problems(manifest)
     if problems:
         raise refused("manifest", "; ".join(problems))
 
@@ -36,7 +36,7 @@ def check_well_formed(manifest: CheckpointManifest) -> None:
 def check_savable(manifest: CheckpointManifest) -> None:
     """Raise `Invalid` for a manifest that could never be recovered from."""
     check_id(manifest.checkpoint_id)
-    problems = [issue.message for issue in manifest.validate() if issue.is_fatal]
+    problems = _fatal_problems(manifest)
     if manifest.is_incremental and manifest.parent_id is None:
         problems.append("is_incremental without a parent_id")
     if problems:
@@ -46,6 +46,12 @@ def check_savable(manifest: CheckpointManifest) -> None:
             about=f"checkpoint {manifest.checkpoint_id}",
             unchanged="the store",
         )
+
+
+def _fatal_problems(manifest: CheckpointManifest) -> list[str]:
+    """As `validate` finds them, but without a document: it is made once, when the manifest is written."""
+    issues = manifest.type_issues() or manifest.content_issues()
+    return [issue.message for issue in issues if issue.is_fatal]
 
 
 def check_references(
@@ -113,12 +119,8 @@ def stamped(
         state_checksum=state_checksum,
     )
     others = (sidecar.bytes if sidecar else 0) + sum(batch.bytes for batch in own.batches)
-    rest = len(manifest_json.encode(filled)) + others - len("0")
-    total = rest
-    while total != rest + len(str(total)):  # the size counts its own digits
-        total = rest + len(str(total))
-    filled = msgspec.structs.replace(filled, size_bytes=total)
-    return filled, manifest_json.encode(filled)
+    body = manifest_json.encode(filled, others=others)
+    return msgspec.structs.replace(filled, size_bytes=len(body) + others), body
 
 
 def create_manifest(catalog: Catalog, checkpoint_id: int, body: bytes) -> None:

@@ -73,6 +73,12 @@ class Sidecars:
             self._written.popitem(last=False)
         return written
 
+    def expected(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
+        """Where `create` will most likely write: under the key it used before for this id, else the usual one."""
+        before = self._written.get(checkpoint_id)
+        key = before.sidecar.key if before else self._catalog.layout.sidecar_key(checkpoint_id)
+        return SidecarObject(key, _size(chunks))
+
     def create_ahead(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> None:
         """Write a sidecar before its manifest, which must not exist yet."""
         key = self._catalog.layout.manifest_key(checkpoint_id)
@@ -135,12 +141,11 @@ class Sidecars:
     def _create_somewhere(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
         layout = self._catalog.layout
         own = layout.sidecar_key(checkpoint_id, f"{self._writer_id}{next(self._attempts):04x}")
-        size = sum(memoryview(chunk).nbytes for chunk in chunks)
         for key in (layout.sidecar_key(checkpoint_id), own):
             try:
                 with step("sidecar.create", key=key):
                     self._catalog.objects.create(key, chunks)
-                return SidecarObject(key, size)
+                return SidecarObject(key, _size(chunks))
             except Conflict:
                 continue
         raise Conflict(
@@ -150,6 +155,10 @@ class Sidecars:
             unchanged="the sidecar that is there",
             next_step="try again",
         )
+
+
+def _size(chunks: Sequence[Bytes]) -> int:
+    return sum(memoryview(chunk).nbytes for chunk in chunks)
 
 
 def as_chunks(chunks: Any) -> list[Bytes]:

@@ -332,30 +332,38 @@ class CheckpointStore:
         return self._cleanup.newest_objects if self._lease else frozenset()
 
     def _save_alone(self, manifest: CheckpointManifest) -> None:
-        check_savable(manifest)
-        check_references(manifest, self.objects, self._can_build_on, self._vouched())
-        self.check_lease()
+        self._check_before_save(manifest)
         sidecar = self._sidecars.written(manifest.checkpoint_id)
         checksum = manifest.state_checksum
         if checksum is None:
             pieces = self.objects.stream(sidecar.key) if sidecar else None
             checksum = state_checksum(manifest.operator_states, pieces)
-        self._save(manifest, sidecar, checksum)
+        self._create(*self._stamped(manifest, sidecar, checksum))
 
     def _save_with_chunks(self, manifest: CheckpointManifest, chunks: Sequence[Bytes]) -> None:
-        check_savable(manifest)
-        check_references(manifest, self.objects, self._can_build_on, self._vouched())
-        self.check_lease()
+        self._check_before_save(manifest)
         checksum = state_checksum(manifest.operator_states, chunks) or ""
+        # Made before the sidecar is written, so that a manifest that cannot be written leaves nothing behind.
+        expected = self._sidecars.expected(manifest.checkpoint_id, chunks)
+        filled, body = self._stamped(manifest, expected, checksum)
         written = self._sidecars.create(manifest.checkpoint_id, chunks, checksum)
+        if written.sidecar != expected:
+            filled, body = self._stamped(manifest, written.sidecar, checksum)
         try:
-            self._save(manifest, written.sidecar, checksum)
+            self._create(filled, body)
         except Fenced:
             self._sidecars.withdraw(written)
             raise
 
-    def _save(self, manifest: CheckpointManifest, sidecar: SidecarObject | None, checksum: str | None) -> None:
-        filled, body = stamped(
+    def _check_before_save(self, manifest: CheckpointManifest) -> None:
+        check_savable(manifest)
+        check_references(manifest, self.objects, self._can_build_on, self._vouched())
+        self.check_lease()
+
+    def _stamped(
+        self, manifest: CheckpointManifest, sidecar: SidecarObject | None, checksum: str | None
+    ) -> tuple[CheckpointManifest, bytes]:
+        return stamped(
             manifest,
             # The same for a second attempt at the same id, so that one whose reply was lost recognises itself.
             write_id=self._write_id(manifest.checkpoint_id),
@@ -364,6 +372,8 @@ class CheckpointStore:
             sidecar=sidecar,
             state_checksum=checksum,
         )
+
+    def _create(self, manifest: CheckpointManifest, body: bytes) -> None:
         if self._lease:  # writing state may have taken long, and a process may have been frozen
             self._lease.check(unless_within=LEASE_IS_FRESH_FOR)
         with self.objects.together(expected_latest(self._catalog, manifest.checkpoint_id)):
@@ -371,7 +381,7 @@ class CheckpointStore:
             advance_latest(self._catalog, manifest.checkpoint_id)
         self._sidecars.saved(manifest.checkpoint_id)
         self._check_not_swept(manifest.checkpoint_id)
-        self._retain(filled)
+        self._retain(manifest)
 
     def _check_not_swept(self, checkpoint_id: int) -> None:
         """A clean-up that came before the manifest may have taken the sidecar for abandoned; a prune takes both."""

@@ -87,7 +87,7 @@ class Validator:
             return None, [Issue(f"manifest not found for checkpoint {checkpoint_id}", True)]
         found = [
             msgspec.structs.replace(issue, message=f"manifest validation: {issue.message}")
-            for issue in manifest.validate(self._vnode_count)
+            for issue in manifest.content_issues(self._vnode_count)
         ]
         return manifest, [*found, *self._state_issues(manifest), *self._batch_issues(manifest)]
 
