@@ -69,6 +69,7 @@ class CheckpointStore:
         self._sidecars = Sidecars(self._catalog, self._writer_id, fresh_for=grace / 2)
         self._cleanup = Cleanup(self._catalog, self._sidecars, grace=grace, clock=clock)
         self._lease: Lease | None = None
+        self._recheck_after = 0.0
         self._parent: CheckpointManifest | None = None
 
     def __repr__(self) -> str:
@@ -87,15 +88,35 @@ class CheckpointStore:
 
     # Writing
 
-    def claim(self, owner: str | None = None) -> Lease:
-        """Take the store over. From now on every durable step of this handle first checks that nobody else has."""
+    def claim(self, owner: str | None = None, *, recheck_after: float = 0.0) -> Lease:
+        """Take the store over. From now on every durable step of this handle first checks that nobody else has.
+
+        A check is one listing. With `recheck_after`, one check serves every step of the next so many seconds. That is
+        for a pipeline, which gets by with two checks per epoch and no more than one a second:
+
+        - at the start of the epoch (`check_lease`), so that a driver that was taken over stops before it computes;
+        - after the decision (`check_lease`). This one is needed: a successor that claimed before the decision may have
+          removed what some sinks had staged, so only it can still give every sink the same rows.
+
+        The steps in between need none, because they are conditional writes. A batch object or sidecar never replaces
+        another, and counts only once a manifest lists it. The manifest is created under the id after the newest one:
+        as long as that id is free, no successor has saved anything, so none has removed what this checkpoint inherits;
+        once it is taken, the creation fails. Updates only move sink statuses forward. For ids with gaps this does not
+        hold: leave `recheck_after` at 0.
+        """
         self._lease = claim(self.objects, owner=owner, clock=self._clock)
+        self._recheck_after = check_seconds("recheck_after", recheck_after)
         return self._lease
 
     def check_lease(self) -> None:
         """Raise `Fenced` if this handle claimed the store and somebody has claimed it since."""
         if self._lease:
             self._lease.check()
+
+    def recheck_lease(self) -> None:
+        """Check the lease before a durable step, unless the last check is recent enough; see `claim`."""
+        if self._lease:
+            self._lease.check(unless_within=self._recheck_after)
 
     def has_written(self, manifest: CheckpointManifest) -> bool:
         """Whether it was this very handle that saved a manifest, whoever has updated it since."""
@@ -158,7 +179,7 @@ class CheckpointStore:
         Written twice, the last one counts. `Fenced` if the checkpoint is saved already: its state never changes.
         """
         check_id(checkpoint_id)
-        self.check_lease()
+        self.recheck_lease()
         chunks = as_chunks(chunks)
         self._sidecars.create_ahead(checkpoint_id, chunks, state_checksum({}, chunks) or "")
 
@@ -172,7 +193,7 @@ class CheckpointStore:
         check_is_manifest(manifest)
         checkpoint_id = check_id(manifest.checkpoint_id)
         check_well_formed(manifest)
-        self.check_lease()
+        self.recheck_lease()
         key = self._catalog.layout.manifest_key(checkpoint_id)
         about = self._catalog.shown(key)
         updated: list[CheckpointManifest] = []
@@ -358,7 +379,7 @@ class CheckpointStore:
     def _check_before_save(self, manifest: CheckpointManifest) -> None:
         check_savable(manifest)
         check_references(manifest, self.objects, self._can_build_on, self._vouched())
-        self.check_lease()
+        self.recheck_lease()
 
     def _stamped(
         self, manifest: CheckpointManifest, sidecar: SidecarObject | None, checksum: str | None
