@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 import holdfast
 from bench.measure import Row
@@ -59,16 +62,41 @@ def _requests() -> list[Row]:
         state = _most_requests(
             proxy, lambda n: store.save_with_state(CheckpointManifest.new(n, n), [b"state"]), range(21, 41)
         )
+        store.claim()
+        claimed = _most_requests(proxy, lambda n: store.save(CheckpointManifest.new(n, n)), range(41, 61))
+        store.claim(recheck_after=1.0)  # as a pipeline does
+        epoch = _most_requests(proxy, lambda n: _epoch(store, n), range(61, 81))
+        looks = _most_requests(proxy, lambda n: _epoch(store, n), range(81, 101), only="lease")
     return [
         Row("requests per save on S3, the most of 20, retention included", str(plain), "<= 3", plain <= 3),
         Row("the same with a sidecar", str(state), "<= 4", state <= 4),
+        Row("the same on a store that was claimed, without a sidecar", str(claimed), "<= 4", claimed <= 4),
+        Row(
+            "listings of the lease per epoch on S3, the most of 20",
+            str(looks),
+            "<= 2",
+            looks <= 2,
+            f"of {epoch} requests in all",
+        ),
     ]
 
 
-def _most_requests(proxy: FaultyProxy, save: object, ids: range) -> int:
+def _epoch(store: holdfast.CheckpointStore, number: int) -> None:
+    """What a pipeline without operators asks of its store."""
+    store.check_lease()
+    batcher = holdfast.CheckpointBatcher(store)
+    batcher.add("state/0", b"a file")
+    batcher.flush(number)
+    manifest = CheckpointManifest.new(number, number, timestamp_ms=1).with_batches(batcher.flushed(number))
+    store.save(msgspec.structs.replace(manifest, sink_commit_statuses={"lake": "Pending"}))
+    store.check_lease()
+    store.update_manifest(msgspec.structs.replace(manifest, sink_commit_statuses={"lake": "Committed"}))
+
+
+def _most_requests(proxy: FaultyProxy, save: Callable[[int], None], ids: range, *, only: str = "") -> int:
     most = 0
     for number in ids:
         before = len(proxy.requests)
-        save(number)  # type: ignore[operator]
-        most = max(most, len(proxy.requests) - before)
+        save(number)
+        most = max(most, sum(only in str(request) for request in proxy.requests[before:]))
     return most

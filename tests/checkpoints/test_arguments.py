@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import CheckpointBatcher, CheckpointManifest, open_store
-from holdfast.checkpoints.recovery import RecoveryReport
+from holdfast.checkpoints.validate import RecoveryReport
 from holdfast.errors import Corrupt, Fenced, Invalid, Unavailable
 from places import MemoryPlace
 

@@ -10,16 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import OperatorCheckpoint
-from holdfast.checkpoints import statesum
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import BATCH, DirectoryLayout, Layout, ObjectLayout
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection, Issue, SidecarObject, SinkFailed
-from holdfast.checkpoints.operator_state import plan_increment
-from holdfast.checkpoints.orphans import find_orphans
-from holdfast.checkpoints.recovery import walk_back
-from holdfast.checkpoints.retention import Held, removable
-from holdfast.checkpoints.statuses import moved_forward
-from holdfast.checkpoints.validate import ValidationResult
+from holdfast.checkpoints.operator_state import encode, plan_increment, read_ahead, state_checksum
+from holdfast.checkpoints.retention import CheckpointRefs, find_orphans, removable
+from holdfast.checkpoints.save import merge_statuses
+from holdfast.checkpoints.validate import ValidationResult, walk_back
 from holdfast.errors import Invalid, Unavailable
 from holdfast.storage.objects import open_objects
 from holdfast.storage.objects.store import ObjectInfo
@@ -27,15 +24,15 @@ from holdfast.testing.conformance.checkpoints.subject import manifest
 
 # Retention
 
-COMPLETE, UNFINISHED = Held(True), Held(False)
-DAMAGED = Held(False, is_readable=False)
+COMPLETE, UNFINISHED = CheckpointRefs(True), CheckpointRefs(False)
+DAMAGED = CheckpointRefs(False, is_readable=False)
 
 
-def child(parent: int, *, complete: bool = True) -> Held:
-    return Held(complete, parent_id=parent)
+def child(parent: int, *, complete: bool = True) -> CheckpointRefs:
+    return CheckpointRefs(complete, parent_id=parent)
 
 
-RETENTION: list[tuple[str, dict[int, Held], int, list[int]]] = [
+RETENTION: list[tuple[str, dict[int, CheckpointRefs], int, list[int]]] = [
     ("nothing there", {}, 1, []),
     ("too few", {1: COMPLETE, 2: COMPLETE}, 3, []),
     ("just enough", {1: COMPLETE, 2: COMPLETE}, 2, []),
@@ -60,23 +57,23 @@ RETENTION: list[tuple[str, dict[int, Held], int, list[int]]] = [
 
 
 @pytest.mark.parametrize(("held", "keep", "expected"), [case[1:] for case in RETENTION], ids=[c[0] for c in RETENTION])
-def test_retention(held: dict[int, Held], keep: int, expected: list[int]) -> None:
+def test_retention(held: dict[int, CheckpointRefs], keep: int, expected: list[int]) -> None:
     assert removable(list(held), held.__getitem__, keep) == expected
     assert removable(list(reversed(held)), held.__getitem__, keep) == expected
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> dict[int, Held]:
-    held: dict[int, Held] = {}
+def histories(draw: st.DrawFn) -> dict[int, CheckpointRefs]:
+    held: dict[int, CheckpointRefs] = {}
     for number in sorted(draw(st.sets(st.integers(1, 15), max_size=12))):
         parent = draw(st.none() | st.integers(1, 16))
         complete = draw(st.booleans())
-        held[number] = Held(complete, is_readable=complete or draw(st.booleans()), parent_id=parent)
+        held[number] = CheckpointRefs(complete, is_readable=complete or draw(st.booleans()), parent_id=parent)
     return held
 
 
 @given(histories(), st.integers(1, 4))
-def test_retention_never_breaks_what_it_keeps(held: dict[int, Held], keep: int) -> None:
+def test_retention_never_breaks_what_it_keeps(held: dict[int, CheckpointRefs], keep: int) -> None:
     gone = set(removable(list(held), held.__getitem__, keep))
     kept = held.keys() - gone
 
@@ -98,7 +95,7 @@ def test_retention_never_breaks_what_it_keeps(held: dict[int, Held], keep: int) 
 def test_retention_looks_only_at_what_it_keeps() -> None:
     looked: list[int] = []
 
-    def look(number: int) -> Held:
+    def look(number: int) -> CheckpointRefs:
         looked.append(number)
         return COMPLETE
 
@@ -266,10 +263,10 @@ def stated(**statuses: Any) -> Any:
 def test_statuses_move_forward(before: dict[str, Any], after: dict[str, Any], allowed: bool) -> None:
     stored, wanted = stated(**before), stated(**after)
     if allowed:
-        assert moved_forward(stored, wanted, about="x").sink_commit_statuses == wanted.sink_commit_statuses
+        assert merge_statuses(stored, wanted, about="x").sink_commit_statuses == wanted.sink_commit_statuses
         return
     with pytest.raises(Invalid, match="sink 'a'"):
-        moved_forward(stored, wanted, about="x")
+        merge_statuses(stored, wanted, about="x")
 
 
 # Increments
@@ -296,14 +293,21 @@ def test_increment_holds_only_what_changed() -> None:
     assert planned.manifest.own.chain_length == 1
 
 
-def test_increment_large_state_goes_to_the_sidecar() -> None:
-    planned = plan_increment(manifest(1), {"b": b"xx", "a": b"yyy", "c": b"z"}, None, full_every=10, inline_threshold=1)
-    assert planned.chunks == [b"yyy", b"xx"]
-    assert planned.manifest.operator_states == {
+def test_large_state_goes_to_the_sidecar() -> None:
+    encoded = encode({"b": b"xx", "a": b"yyy", "c": b"z"}, inline_threshold=1)
+    assert encoded.chunks == [b"yyy", b"xx"]
+    assert encoded.operators == {
         "a": OperatorCheckpoint.external(0, 3),
         "b": OperatorCheckpoint.external(3, 2),
         "c": OperatorCheckpoint.inline(b"z"),
     }
+
+
+def test_inline_state_has_a_limit_in_all() -> None:
+    """What does not fit any more goes to the sidecar; a smaller one after it may still fit."""
+    encoded = encode({"a": b"12", "b": b"345", "c": b"6", "d": b"7"}, inline_threshold=3, inline_total=4)
+    assert encoded.chunks == [b"345"]
+    assert [name for name, state in encoded.operators.items() if not state.external] == ["a", "c", "d"]
 
 
 def test_increment_rhythm() -> None:
@@ -342,19 +346,19 @@ def test_state_checksum_rules() -> None:
     inline = {"b": OperatorCheckpoint.inline(b"2"), "a": OperatorCheckpoint.inline(b"1")}
     external = {"c": OperatorCheckpoint.external(0, 3)}
     inline_sum = hashlib.sha256(b"a\0MQ==\0b\0Mg==\0").hexdigest()
-    assert statesum.state_checksum({}, None) is None
-    assert statesum.state_checksum(external, None) is None
-    assert statesum.state_checksum(inline, None) == inline_sum
-    assert statesum.state_checksum({}, [b"ab", b"c"]) == hashlib.sha256(b"abc").hexdigest()
-    assert statesum.state_checksum(external, iter([b"abc"])) == hashlib.sha256(b"abc").hexdigest()
+    assert state_checksum({}, None) is None
+    assert state_checksum(external, None) is None
+    assert state_checksum(inline, None) == inline_sum
+    assert state_checksum({}, [b"ab", b"c"]) == hashlib.sha256(b"abc").hexdigest()
+    assert state_checksum(external, iter([b"abc"])) == hashlib.sha256(b"abc").hexdigest()
     mixed = hashlib.sha256(inline_sum.encode() + b"abc").hexdigest()
-    assert statesum.state_checksum(inline | external, [b"abc"]) == mixed
-    assert statesum.state_checksum(inline, [b"abc"]) == mixed
+    assert state_checksum(inline | external, [b"abc"]) == mixed
+    assert state_checksum(inline, [b"abc"]) == mixed
 
 
 @given(st.lists(st.binary(max_size=10), max_size=20))
 def test_read_ahead_changes_nothing(pieces: list[bytes]) -> None:
-    assert list(statesum.read_ahead(iter(pieces))) == pieces
+    assert list(read_ahead(iter(pieces))) == pieces
 
 
 def test_read_ahead_passes_errors_on() -> None:
@@ -362,7 +366,7 @@ def test_read_ahead_passes_errors_on() -> None:
         yield b"1"
         raise Unavailable("gone")
 
-    source = statesum.read_ahead(failing())
+    source = read_ahead(failing())
     assert next(source) == b"1"
     with pytest.raises(Unavailable):
         list(source)

@@ -12,7 +12,7 @@ from cli_running import at_terminal, flip, manifest, manifest_path, tree
 
 import holdfast
 from holdfast.checkpoints.cleanup import Removal
-from holdfast.checkpoints.orphans import Orphan
+from holdfast.checkpoints.retention import Orphan
 from holdfast.cli.removing import in_both
 
 

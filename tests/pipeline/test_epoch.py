@@ -16,9 +16,10 @@ from holdfast import CheckpointManifest, CheckpointStore, ConnectorCheckpoint, S
 from holdfast.base.steps import observe
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.checkpoints.manifest import SinkFailed
+from holdfast.checkpoints.operator_state import INLINE_THRESHOLD
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.pipeline.epoch import EpochRunner
-from holdfast.pipeline.epoch_manifest import INLINE_STATE, Holding, with_statuses
+from holdfast.pipeline.epoch_manifest import Holding, with_statuses
 from holdfast.pipeline.recovery import ask_sinks, finish_sinks
 from holdfast.pipeline.recovery_plan import Observed, SeenWorkdir, Wanted, plan_recovery
 from holdfast.sinks import RowsRefused, StagedOutputGone
@@ -285,7 +286,7 @@ def test_taken_over_before_the_decision(place: StoreUnderTest, event: str) -> No
     assert world.seen("lake") == world.seen("pg") == {}
 
 
-@pytest.mark.parametrize("state", [b"small", b"x" * (INLINE_STATE + 1)], ids=["inline", "in a sidecar"])
+@pytest.mark.parametrize("state", [b"small", b"x" * (INLINE_THRESHOLD + 1)], ids=["inline", "in a sidecar"])
 def test_taken_over_at_the_last_moment_before_the_decision(place: StoreUnderTest, state: bytes) -> None:
     """It decides, but commits nothing: the other one may have removed what one sink staged, and rows differ by run."""
     world = World(place.open(), operators={"counter": Counter(state)})
@@ -555,7 +556,7 @@ def test_after_a_replay_the_next_epoch_follows(memory: MemoryPlace) -> None:
 
 
 def test_operators_are_in_the_checkpoint(place: StoreUnderTest) -> None:
-    large = bytes(range(256)) * (INLINE_STATE // 256) + b"!"
+    large = bytes(range(256)) * (INLINE_THRESHOLD // 256) + b"!"
     world = World(place.open(), operators={"small": Counter(b"17"), "large": Counter(large), "empty": Counter()})
     run(world.start(), 1)
     assert place.open().load_states(1) == {"small": b"17", "large": large, "empty": b""}

@@ -10,9 +10,10 @@ from epoch_fakes import batch_object, epoch_facts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import CheckpointManifest, ConnectorCheckpoint, InFlightRecord, SinkCommitStatus
+from holdfast import CheckpointManifest, ConnectorCheckpoint, InFlightRecord, SinkCommitStatus, open_store
 from holdfast.checkpoints.manifest import SinkStatus
-from holdfast.pipeline.epoch_manifest import INLINE_STATE, Holding, epoch_manifest, with_statuses
+from holdfast.checkpoints.operator_state import INLINE_THRESHOLD, INLINE_TOTAL, encode
+from holdfast.pipeline.epoch_manifest import Holding, epoch_manifest, with_statuses
 from holdfast.testing.conformance.checkpoints.subject import manifest
 
 NOTHING = Holding([], [])
@@ -92,17 +93,28 @@ def test_only_what_inherits_is_incremental(
 
 
 def test_operators_inline_and_in_the_sidecar() -> None:
-    large = b"L" * (INLINE_STATE + 1)
+    large = b"L" * (INLINE_THRESHOLD + 1)
     found, chunks = made(
-        operators={"z": large, "b": b"small", "a": large + b"2", "exact": b"e" * INLINE_STATE, "no": b""}
+        operators={"z": large, "b": b"small", "a": large + b"2", "exact": b"e" * INLINE_THRESHOLD, "no": b""}
     )
     states = found.operator_states
     assert [name for name, state in states.items() if state.external] == ["a", "z"]
     assert chunks == [large + b"2", large]
-    assert (states["a"].external_offset, states["a"].external_length) == (0, INLINE_STATE + 2)
-    assert (states["z"].external_offset, states["z"].external_length) == (INLINE_STATE + 2, INLINE_STATE + 1)
+    assert (states["a"].external_offset, states["a"].external_length) == (0, INLINE_THRESHOLD + 2)
+    assert (states["z"].external_offset, states["z"].external_length) == (INLINE_THRESHOLD + 2, INLINE_THRESHOLD + 1)
     assert states["b"].decode_inline() == b"small"
     assert states["no"].decode_inline() == b""
+
+
+def test_fifty_large_operators_fit_into_a_checkpoint() -> None:
+    """Each is small enough for the manifest, all together are not: the rest goes to the sidecar."""
+    operators = {f"operator-{number:02}": bytes([number]) * INLINE_THRESHOLD for number in range(50)}
+    found, chunks = made(operators=operators)
+    inline = [state.decode_inline() or b"" for state in found.operator_states.values() if not state.external]
+    assert sum(map(len, inline)) <= INLINE_TOTAL
+    store = open_store("memory://")
+    store.save_with_state(found, chunks)
+    assert store.load_states(found.checkpoint_id) == operators
 
 
 @pytest.mark.parametrize(
@@ -132,8 +144,9 @@ def test_statuses(
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.binary(max_size=40)), st.integers(0, 20))
 def test_every_operator_can_be_read_back(operators: dict[str, bytes], threshold: int) -> None:
+    assert encode.__kwdefaults__ is not None
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("holdfast.pipeline.epoch_manifest.INLINE_STATE", threshold)
+        patched.setitem(encode.__kwdefaults__, "inline_threshold", threshold)
         found, chunks = made(operators=operators)
     sidecar = b"".join(chunks)
     for name, state in found.operator_states.items():

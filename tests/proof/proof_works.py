@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, open_store
 from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
-from holdfast.checkpoints.operator_state import plan_increment
+from holdfast.checkpoints.operator_state import encode
 from holdfast.testing.faults.crash import Acknowledge
 
 INLINE = 200
@@ -27,8 +27,8 @@ INLINE = 200
 
 def small_states() -> tuple[dict[str, Any], str, int]:
     """Where the limit for inline state is, and what to put there: the arguments of `monkeypatch.setitem`."""
-    assert plan_increment.__kwdefaults__ is not None
-    return plan_increment.__kwdefaults__, "inline_threshold", INLINE
+    assert encode.__kwdefaults__ is not None
+    return encode.__kwdefaults__, "inline_threshold", INLINE
 
 
 class Place(Protocol):

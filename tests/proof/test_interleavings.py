@@ -15,7 +15,7 @@ from proof_checks import check
 from proof_works import Address, manifest, sidecar, states
 
 from holdfast.base.steps import observe
-from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, CleaningPlan
+from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, CleanupPlan
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Unavailable
 from holdfast.testing.servers import S3Server
 
@@ -77,7 +77,7 @@ def test_a_clean_up_at_the_worst_moment_of_a_second_run(layout: str, tmp_path: P
     [left] = tmp_path.rglob("state*.bin")
     os.utime(left, (1, 1))
     cleaner = place.open()
-    plans: list[CleaningPlan] = []
+    plans: list[CleanupPlan] = []
 
     def plan(name: str, phase: str, _: float) -> None:
         if (name, phase) == ("manifest.create", "begin"):

@@ -1,18 +1,17 @@
 """Pipeline checkpoints: manifests, sidecars and batches; validation, retention, lease and the recovery walk."""
 
 from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, read_batch
-from holdfast.checkpoints.cleanup import CleaningPlan
+from holdfast.checkpoints.cleanup import CleanupPlan
 from holdfast.checkpoints.lease import Lease
 from holdfast.checkpoints.opening import open_store
-from holdfast.checkpoints.recovery import RecoveryReport
 from holdfast.checkpoints.store import CheckpointStore
-from holdfast.checkpoints.validate import ValidationResult
+from holdfast.checkpoints.validate import RecoveryReport, ValidationResult
 
 __all__ = [
     "BatchMetrics",
     "CheckpointBatcher",
     "CheckpointStore",
-    "CleaningPlan",
+    "CleanupPlan",
     "Lease",
     "RecoveryReport",
     "ValidationResult",

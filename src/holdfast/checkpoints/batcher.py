@@ -43,7 +43,7 @@ class HasLease(Protocol):
 
     objects: ObjectStore
 
-    def check_lease(self) -> None: ...
+    def recheck_lease(self) -> None: ...
 
 
 class BatchMetrics(msgspec.Struct, frozen=True):
@@ -195,7 +195,7 @@ def read_batch(objects: ObjectStore, key: str, *, limit: int = READ_LIMIT) -> ba
 
 def _lease_check_of(where: object) -> Callable[[], None]:
     """What a checkpoint store checks before it writes; nothing for a bare medium or an address."""
-    check: Callable[[], None] = where.check_lease if isinstance(where, HasLease) else lambda: None
+    check: Callable[[], None] = where.recheck_lease if isinstance(where, HasLease) else lambda: None
     return check
 
 

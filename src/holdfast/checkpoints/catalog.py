@@ -1,4 +1,7 @@
-"""Reading checkpoints: which there are, what their manifests say, where their state lies."""
+"""Which checkpoints there are, what their manifests say, where their state lies; and `latest`, which names the newest.
+
+`latest` is a hint for people and for LaminarDB, which only moves forward. Holdfast itself never depends on it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from holdfast.base.steps import step
 from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.layout import Layout, is_batch_key
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.storage.objects.store import Bytes, ObjectStore
 
 log = logging.getLogger("holdfast.checkpoints")
@@ -111,6 +115,52 @@ class Catalog:
 
     def shown(self, key: str) -> str:
         return self.objects.address.rstrip("/") + "/" + key
+
+
+def advance_latest(catalog: Catalog, checkpoint_id: int) -> None:
+    """Move `latest` forward to a checkpoint that is saved already, so a failure here is only worth a warning.
+
+    It stays where it is if it names a newer checkpoint, unless that one does not exist.
+    """
+    try:
+        with step("pointer.advance", checkpoint_id=checkpoint_id):
+            ahead = _move_latest(catalog, checkpoint_id)
+            if ahead and catalog.objects.info(catalog.layout.manifest_key(ahead)) is None:
+                _move_latest(catalog, checkpoint_id, dangling=ahead)
+    except HoldfastError as error:
+        log.warning("checkpoint %d is saved, but latest still names an older one: %s", checkpoint_id, error)
+
+
+def expected_latest(catalog: Catalog, checkpoint_id: int) -> dict[str, bytes]:
+    """What `advance_latest` will write, unless `latest` is ahead already."""
+    return {catalog.layout.pointer_key: catalog.layout.pointer_body(checkpoint_id)}
+
+
+def repair_latest(catalog: Catalog, checkpoint_id: int) -> bool:
+    """Make `latest` name exactly this checkpoint, backwards if need be; True if it did not before."""
+    body = catalog.layout.pointer_body(checkpoint_id)
+    with step("pointer.repair", checkpoint_id=checkpoint_id):
+        return catalog.objects.update(
+            catalog.layout.pointer_key, lambda found: None if found == body else body, limit=MAX_POINTER_BYTES
+        )
+
+
+def _move_latest(catalog: Catalog, checkpoint_id: int, *, dangling: int | None = None) -> int | None:
+    """Point `latest` at this id; the newer id it names instead, if it stays there."""
+    layout = catalog.layout
+    ahead: int | None = None
+
+    def change(body: bytes | None) -> bytes | None:
+        nonlocal ahead
+        named = layout.pointer_id(body) if body is not None else None
+        if named is None or named < checkpoint_id or named == dangling:
+            ahead = None
+            return layout.pointer_body(checkpoint_id)
+        ahead = named if named > checkpoint_id else None
+        return None
+
+    catalog.objects.update(layout.pointer_key, change, limit=MAX_POINTER_BYTES)
+    return ahead
 
 
 def in_parallel(function: Callable[[int], T], ids: Sequence[int]) -> Iterable[T]:

@@ -11,16 +11,15 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.base.arguments import check_seconds
 from holdfast.base.steps import step
-from holdfast.checkpoints.arguments import check_seconds
 from holdfast.checkpoints.catalog import Catalog, in_parallel
 from holdfast.checkpoints.layout import BATCH
 from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.checkpoints.orphans import Orphan, find_orphans
-from holdfast.checkpoints.retention import Held, removable
+from holdfast.checkpoints.operator_state import inline_hash
+from holdfast.checkpoints.retention import CheckpointRefs, Orphan, find_orphans, removable
 from holdfast.checkpoints.sidecar import Sidecars
-from holdfast.checkpoints.statesum import inline_hash
 from holdfast.checkpoints.validate import Validator
 from holdfast.errors import Corrupt
 from holdfast.storage.objects.store import ObjectInfo
@@ -42,7 +41,7 @@ class Removal(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class CleaningPlan(msgspec.Struct, frozen=True):
+class CleanupPlan(msgspec.Struct, frozen=True):
     """What to remove, fit to be shown. Nothing has happened yet."""
 
     checkpoints: list[Removal]
@@ -58,7 +57,7 @@ class CleaningPlan(msgspec.Struct, frozen=True):
         return sum(removal.bytes for removal in self.checkpoints) + sum(orphan.bytes for orphan in self.orphans)
 
 
-class Cleaner:
+class Cleanup:
     """Retention and orphan clean-up of one store.
 
     It remembers what it has seen, so that a save does not read the history again: what this handle saved it
@@ -72,7 +71,7 @@ class Cleaner:
         self._clock = clock
         self._ids: set[int] | None = None
         self._newest = 0
-        self._held: dict[int, Held] = {}
+        self._refs: dict[int, CheckpointRefs] = {}
         self._durable: set[int] = set()
         self.newest_objects: frozenset[str] = frozenset()
         """Batch objects that the checkpoint which this handle wrote last needs: they stay as long as it does."""
@@ -85,9 +84,9 @@ class Cleaner:
             self._forget_old()
         else:
             self._add(manifest.checkpoint_id, self._ids)
-        self._held.pop(manifest.checkpoint_id, None)
+        self._refs.pop(manifest.checkpoint_id, None)
         if _is_surely_whole(manifest):
-            self._held[manifest.checkpoint_id] = self._held_of(manifest, is_valid=True)
+            self._refs[manifest.checkpoint_id] = self._refs_of(manifest, is_valid=True)
 
     def _add(self, checkpoint_id: int, ids: set[int]) -> None:
         """Add an id, and look whether another writer has taken any that were passed over since the newest we know."""
@@ -103,7 +102,7 @@ class Cleaner:
         """Whether a checkpoint has a manifest at this moment."""
         return self._catalog.objects.info(self._catalog.layout.manifest_key(checkpoint_id)) is not None
 
-    def knows(self, checkpoint_id: int) -> bool:
+    def can_build_on(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint and everything below it can be built on, and is durable.
 
         The medium is not asked again about what was seen before.
@@ -111,18 +110,18 @@ class Cleaner:
         ahead: int | None = checkpoint_id
         chain = []
         while ahead is not None:
-            held = self._look(ahead)
-            if not held.is_readable:
+            refs = self._look(ahead)
+            if not refs.is_readable:
                 return False
             chain.append(ahead)
-            ahead = held.parent_id if held.parent_id is not None and 0 < held.parent_id < ahead else None
-        self._secure(chain)
+            ahead = refs.parent_id if refs.parent_id is not None and 0 < refs.parent_id < ahead else None
+        self._make_all_durable(chain)
         return True
 
-    def secure(self, checkpoint_id: int) -> None:
+    def make_durable(self, checkpoint_id: int) -> None:
         """Make a checkpoint that a caller is about to build on durable, and everything below it."""
         if not self._catalog.objects.visible_is_durable:
-            self.knows(checkpoint_id)
+            self.can_build_on(checkpoint_id)
 
     def retain(self, keep: int) -> None:
         """Remove what `keep` lets go, from memory: no listing, unless it is the first or ids were passed over.
@@ -135,10 +134,10 @@ class Cleaner:
         if len(self._ids or ()) > (keep if keep < MANY else keep + keep // 10):
             self._remove(self._removals(removable(list(self._ids or ()), self._look, keep)))
 
-    def plan(self, keep: int | None, *, older_than: float | None = None) -> CleaningPlan:
+    def plan(self, keep: int | None, *, older_than: float | None = None) -> CleanupPlan:
         """What to remove so that `keep` complete checkpoints stay (None: all), and which orphans."""
         age = self.grace if older_than is None else check_seconds("older_than", older_than)
-        self._held = {}
+        self._refs = {}
         ids = sorted(self._learn())
         doomed = removable(ids, self._look, keep) if keep else []
         removals = self._removals(doomed)
@@ -146,9 +145,9 @@ class Cleaner:
         orphans = self._orphans(age, abandoned=not keep)
         claimed = {key for removal in removals for key in removal.objects}
         left = [orphan for orphan in orphans if orphan.key not in claimed]
-        return CleaningPlan(removals, left, len(ids) - len(doomed), keep, age, self._clock())
+        return CleanupPlan(removals, left, len(ids) - len(doomed), keep, age, self._clock())
 
-    def apply(self, plan: CleaningPlan) -> int:
+    def apply(self, plan: CleanupPlan) -> int:
         """Remove what the plan says; returns how many checkpoints went.
 
         A plan that has waited is held against a fresh one, and only what both would remove goes.
@@ -176,7 +175,7 @@ class Cleaner:
             for removal in group:
                 self.newest_objects -= set(removal.objects)
                 (self._ids or set()).discard(removal.checkpoint_id)
-                self._held.pop(removal.checkpoint_id, None)
+                self._refs.pop(removal.checkpoint_id, None)
                 self._durable.discard(removal.checkpoint_id)
 
     def _learn(self) -> set[int]:
@@ -189,26 +188,26 @@ class Cleaner:
         if not doomed:
             return []
         staying = sorted((self._ids or set()).difference(doomed))
-        self._secure(staying)
+        self._make_all_durable(staying)
         needed = {key for number in staying for key in self._look(number).objects}
         key_of = self._catalog.layout.manifest_key
         return [
-            Removal(number, key_of(number), tuple(key for key in held.objects if key not in needed), held.bytes)
-            for number, held in zip(doomed, in_parallel(self._look, doomed), strict=True)
+            Removal(number, key_of(number), tuple(key for key in refs.objects if key not in needed), refs.bytes)
+            for number, refs in zip(doomed, in_parallel(self._look, doomed), strict=True)
         ]
 
-    def _look(self, checkpoint_id: int) -> Held:
-        if checkpoint_id not in self._held:
-            self._held[checkpoint_id] = self._observe(checkpoint_id)
-        return self._held[checkpoint_id]
+    def _look(self, checkpoint_id: int) -> CheckpointRefs:
+        if checkpoint_id not in self._refs:
+            self._refs[checkpoint_id] = self._observe(checkpoint_id)
+        return self._refs[checkpoint_id]
 
-    def _observe(self, checkpoint_id: int) -> Held:
+    def _observe(self, checkpoint_id: int) -> CheckpointRefs:
         manifest, issues = Validator(self._catalog, deep=False).look(checkpoint_id)
         if manifest is None:
-            return Held(False, is_readable=False, objects=(self._catalog.layout.sidecar_key(checkpoint_id),))
-        return self._held_of(manifest, is_valid=not any(issue.is_fatal for issue in issues))
+            return CheckpointRefs(False, is_readable=False, objects=(self._catalog.layout.sidecar_key(checkpoint_id),))
+        return self._refs_of(manifest, is_valid=not any(issue.is_fatal for issue in issues))
 
-    def _secure(self, ids: list[int]) -> None:
+    def _make_all_durable(self, ids: list[int]) -> None:
         """Make checkpoints of other writers durable before anything is built on them, or removed because of them."""
         if self._catalog.objects.visible_is_durable:
             return
@@ -221,14 +220,16 @@ class Cleaner:
 
     def _forget_old(self) -> None:
         """Without retention nothing else would ever shrink what is remembered."""
-        for number in sorted(self._held)[:-REMEMBERED]:
-            del self._held[number]
+        for number in sorted(self._refs)[:-REMEMBERED]:
+            del self._refs[number]
         if len(self._durable) > 2 * REMEMBERED:
-            self._durable = set(self._held)
+            self._durable = set(self._refs)
 
-    def _held_of(self, manifest: CheckpointManifest, *, is_valid: bool) -> Held:
+    def _refs_of(self, manifest: CheckpointManifest, *, is_valid: bool) -> CheckpointRefs:
         owned = tuple(self._catalog.owned_keys(manifest))
-        return Held(is_valid and manifest.is_settled, True, manifest.needed_parent, owned, manifest.size_bytes)
+        return CheckpointRefs(
+            is_valid and manifest.is_settled, True, manifest.needed_parent, owned, manifest.size_bytes
+        )
 
     def _orphans(self, age: float, *, abandoned: bool) -> list[Orphan]:
         layout = self._catalog.layout
@@ -279,7 +280,7 @@ def _is_surely_whole(manifest: CheckpointManifest) -> bool:
     return max(ends, default=0) <= sidecar.bytes
 
 
-def _agreed(plan: CleaningPlan, fresh: CleaningPlan) -> CleaningPlan:
+def _agreed(plan: CleanupPlan, fresh: CleanupPlan) -> CleanupPlan:
     doomed = {removal.checkpoint_id for removal in plan.checkpoints}
     orphans = {orphan.key for orphan in plan.orphans}
     return msgspec.structs.replace(

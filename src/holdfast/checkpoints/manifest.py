@@ -248,9 +248,18 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, holdfast=own)
 
     @property
+    def owed_sinks(self) -> tuple[str, ...]:
+        """The sinks that have not committed this epoch yet, sorted: those still Pending and those that Failed.
+
+        The only place that decides this. A sink without a status has no part in the epoch and owes nothing.
+        """
+        statuses = self.sink_commit_statuses.items()
+        return tuple(sorted(name for name, status in statuses if status != SinkCommitStatus.committed()))
+
+    @property
     def is_settled(self) -> bool:
-        """True when every sink has committed: the checkpoint is complete as far as it can say itself."""
-        return all(status == "Committed" for status in self.sink_commit_statuses.values())
+        """True when no sink owes this epoch."""
+        return not self.owed_sinks
 
     def validate(self, vnode_count: int | None = None) -> list[Issue]:
         """Everything questionable about this manifest on its own. Never raises, reads nothing.
@@ -259,15 +268,30 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         """
         try:
             msgspec.json.encode(self)
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            return [_wrong_type(error)]
+        return self.type_issues() or self.content_issues(vnode_count)
+
+    def type_issues(self) -> list[Issue]:
+        """A fatal issue if some field holds a value of another type than its own. Makes no document."""
+        try:
             converted(msgspec.to_builtins(self), CheckpointManifest)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            return [Issue(f"a field holds what it cannot: {error}", True)]
+            return [_wrong_type(error)]
+        return []
+
+    def content_issues(self, vnode_count: int | None = None) -> list[Issue]:
+        """What `validate` finds in a manifest whose fields have the right types, as those of a decoded one have."""
         return [
             *_identity_issues(self),
             *_topology_issues(self),
             *_state_issues(self),
             *_vnode_issues(self, vnode_count),
         ]
+
+
+def _wrong_type(error: Exception) -> Issue:
+    return Issue(f"a field holds what it cannot: {error}", True)
 
 
 def _identity_issues(manifest: CheckpointManifest) -> Iterator[Issue]:
@@ -308,6 +332,8 @@ def _topology_issues(manifest: CheckpointManifest) -> Iterator[Issue]:
 
 def _state_issues(manifest: CheckpointManifest) -> Iterator[Issue]:
     for name, operator in sorted(manifest.operator_states.items()):
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            yield Issue(f"operator {name!r} has a name that is not Unicode text", True)
         if operator.external and operator.state_b64 is not None:
             yield Issue(f"operator {name!r} is both inline and external")
         if operator.state_b64 is not None and operator.decode_inline() is None:

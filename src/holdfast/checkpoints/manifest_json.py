@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from holdfast.base.codec import converted, json_decoder
+from holdfast.base.codec import converted
 from holdfast.checkpoints.manifest import MAX_U64, UNKNOWN_KEY, CheckpointManifest
 from holdfast.errors import Corrupt, Invalid
 
@@ -20,20 +20,27 @@ MAX_MANIFEST_BYTES = 64 << 20
 _MARK = "sha256:"
 _BLANK = "0" * 64
 _TAIL = b'"\n  }\n}\n'
+_NO_SIZE = b'\n  "size_bytes": 0,'
 # A flipped bit can hide one of these, not all: a document that shows any of them must pass the checksum.
 # With their indentation: a connector's own keys may have these names, further in.
 _SIGNS_OF_OURS = (b'\n  "holdfast": {', b'\n    "write_id": "', b'\n    "checksum": "sha256:')
 
 
-def encode(manifest: CheckpointManifest) -> bytes:
-    """The document of a manifest that has its `holdfast` section, checksum filled in."""
+def encode(manifest: CheckpointManifest, *, others: int | None = None) -> bytes:
+    """The document of a manifest, checksum filled in. Made once: the size and the checksum are written into it.
+
+    With `others`, the bytes of the checkpoint's other objects, `size_bytes` becomes the size of the whole checkpoint;
+    without, it stays. `Invalid` for what JSON cannot hold and for a document beyond the limit. Field types are not
+    checked here: `CheckpointManifest.type_issues` does that.
+    """
     own = msgspec.structs.replace(manifest.own, checksum=_MARK + _BLANK)
-    manifest = msgspec.structs.replace(manifest, holdfast=own)
+    size = manifest.size_bytes if others is None else 0
+    manifest = msgspec.structs.replace(manifest, holdfast=own, size_bytes=size)
     try:
+        _check_ranges(manifest)
         compact = msgspec.json.encode(manifest)
         if UNKNOWN_KEY.encode() in compact:
             compact = msgspec.json.encode(_plain(manifest))
-        _check_ranges(json_decoder(CheckpointManifest).decode(compact))  # what cannot be read must not be written
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise Invalid(
             f"The manifest of checkpoint {manifest.checkpoint_id} cannot be written: {error}.",
@@ -42,6 +49,8 @@ def encode(manifest: CheckpointManifest) -> bytes:
             unchanged="the store",
         ) from error
     body = msgspec.json.format(compact, indent=2) + b"\n"
+    if others is not None:
+        body = _with_size(body, others)
     if len(body) > MAX_MANIFEST_BYTES:
         raise Invalid(
             f"The manifest of checkpoint {manifest.checkpoint_id} would be {len(body)} bytes; "
@@ -53,6 +62,18 @@ def encode(manifest: CheckpointManifest) -> bytes:
         )
     digest = hashlib.sha256(body).hexdigest().encode()
     return body[: -len(_TAIL) - 64] + digest + _TAIL
+
+
+def _with_size(body: bytes, others: int) -> bytes:
+    """The document with the size of the checkpoint in the place of its `size_bytes` of 0.
+
+    The field is found by its indentation: no other one stands at this depth under this name, and a text has no newline.
+    """
+    total = rest = len(body) - len("0") + others
+    while total != rest + len(str(total)):  # the size counts its own digits
+        total = rest + len(str(total))
+    before, after = body.split(_NO_SIZE)
+    return b"".join((before, _NO_SIZE.replace(b"0", str(total).encode()), after))
 
 
 def decode(body: bytes, *, about: str, checkpoint_id: int | None = None) -> CheckpointManifest:

@@ -1,22 +1,38 @@
-"""Checkpoints that hold only what changed, and the way back to the whole state.
+"""Operator states: inline or in the sidecar, only the changed ones, and the way back to the whole state.
 
 A child names, for every operator, the checkpoint that holds its bytes and what they hash to. Restoring is one
 hop per operator, however long the chain. A full checkpoint at a fixed rhythm keeps chains short.
+
+The state checksum is one SHA-256 over inline state and sidecar, by LaminarDB's three rules. Only a sidecar: over its
+bytes. Only inline state: over the operators' names and base64, sorted. Both: over the hex digits of the inline hash,
+then the sidecar's bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.base.arguments import refused, type_name
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.manifest import CheckpointManifest, OperatorCheckpoint, StateVersion
 from holdfast.errors import Corrupt
+from holdfast.storage.objects.store import Bytes
 
+T = TypeVar("T")
 INLINE_THRESHOLD = 1 << 20
-INLINE_TOTAL = 4 << 20  # many small states add up, and a manifest is read whole
+INLINE_TOTAL = 4 << 20
+
+
+class EncodedStates(msgspec.Struct, frozen=True):
+    """What a manifest says of operator states, and the sidecar chunks that hold those it has no room for."""
+
+    operators: dict[str, OperatorCheckpoint]
+    chunks: list[bytes]
 
 
 class Increment(msgspec.Struct, frozen=True):
@@ -26,13 +42,44 @@ class Increment(msgspec.Struct, frozen=True):
     chunks: list[bytes]
 
 
+def check_states(states: Any) -> None:
+    """Operator names to bytes."""
+    if not isinstance(states, Mapping):
+        raise refused("states", f"a mapping of operator names to bytes is needed, not {type_name(states)}")
+    for name, data in states.items():
+        if not isinstance(name, str) or not isinstance(data, bytes):
+            raise refused("states", f"operator {name!r} must be text and its state bytes, not {type_name(data)}")
+
+
+def encode(
+    states: Mapping[str, bytes], *, inline_threshold: int = INLINE_THRESHOLD, inline_total: int = INLINE_TOTAL
+) -> EncodedStates:
+    """Operator states as a manifest holds them: small ones inline, the others as slices of the sidecar. Pure.
+
+    A state goes into the manifest up to `inline_threshold` bytes, as long as all inline states together stay within
+    `inline_total`: a manifest is read whole and has a limit of its own.
+    """
+    operators: dict[str, OperatorCheckpoint] = {}
+    chunks: list[bytes] = []
+    offset = 0
+    room = inline_total
+    for name in sorted(states):
+        data = states[name]
+        operators[name] = OperatorCheckpoint.from_bytes(data, min(inline_threshold, room), offset)
+        if operators[name].external:
+            chunks.append(data)
+            offset += len(data)
+        else:
+            room -= len(data)
+    return EncodedStates(operators, chunks)
+
+
 def plan_increment(
     manifest: CheckpointManifest,
     states: Mapping[str, bytes],
     parent: CheckpointManifest | None,
     *,
     full_every: int,
-    inline_threshold: int = INLINE_THRESHOLD,
 ) -> Increment:
     """Decide what of `states` has to be written. Pure.
 
@@ -46,37 +93,30 @@ def plan_increment(
         and parent.checkpoint_id < manifest.checkpoint_id
     ):
         known = parent.own.states
-    operators: dict[str, OperatorCheckpoint] = {}
     versions: dict[str, StateVersion] = {}
-    chunks: list[bytes] = []
-    offset = 0
-    room = INLINE_TOTAL
+    changed: dict[str, bytes] = {}
     for name in sorted(states):
         data = states[name]
         digest = hashlib.sha256(data).hexdigest()
         before = known.get(name)
         if before is not None and before.sha256 == digest and before.bytes == len(data):
             versions[name] = before
-            continue
-        versions[name] = StateVersion(manifest.checkpoint_id, len(data), digest)
-        operators[name] = OperatorCheckpoint.from_bytes(data, min(inline_threshold, room), offset)
-        if operators[name].external:
-            chunks.append(data)
-            offset += len(data)
         else:
-            room -= len(data)
-    is_child = parent is not None and any(v.checkpoint_id != manifest.checkpoint_id for v in versions.values())
+            versions[name] = StateVersion(manifest.checkpoint_id, len(data), digest)
+            changed[name] = data
+    encoded = encode(changed)
+    is_child = parent is not None and len(changed) < len(states)
     own = msgspec.structs.replace(
         manifest.own, states=versions, chain_length=parent.own.chain_length + 1 if is_child and parent else 0
     )
     planned = msgspec.structs.replace(
         manifest,
-        operator_states=operators,
+        operator_states=encoded.operators,
         is_incremental=is_child,
         parent_id=parent.checkpoint_id if is_child and parent else None,
         holdfast=own,
     )
-    return Increment(planned, chunks)
+    return Increment(planned, encoded.chunks)
 
 
 def restore_states(catalog: Catalog, manifest: CheckpointManifest) -> dict[str, bytes]:
@@ -152,3 +192,46 @@ def _damaged(checkpoint_id: int, name: str, why: str) -> Corrupt:
         about=f"checkpoint {checkpoint_id}",
         next_step="recover to an older checkpoint",
     )
+
+
+def inline_hash(operators: Mapping[str, OperatorCheckpoint]) -> str | None:
+    """The hash of all inline state, None if there is none."""
+    inline = {name: op.state_b64 for name, op in operators.items() if op.state_b64 is not None}
+    if not inline:
+        return None
+    digest = hashlib.sha256()
+    for name in sorted(inline):
+        digest.update(name.encode() + b"\0" + inline[name].encode() + b"\0")
+    return digest.hexdigest()
+
+
+def state_checksum(operators: Mapping[str, OperatorCheckpoint], sidecar: Iterable[Bytes] | None) -> str | None:
+    """The checksum of a checkpoint's state, None if it has none at all."""
+    inline = inline_hash(operators)
+    if sidecar is None:
+        return inline
+    digest = hashlib.sha256(inline.encode() if inline else b"")
+    for piece in read_ahead(sidecar):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def checksum_subject(operators: Mapping[str, OperatorCheckpoint], has_sidecar: bool) -> str:
+    """What the checksum is over, in words for a message."""
+    if not has_sidecar:
+        return "inline state"
+    return "mixed state" if inline_hash(operators) else "state.bin"
+
+
+def read_ahead(pieces: Iterable[T]) -> Iterator[T]:
+    """The same pieces, the next one being read while the current one is used. At most two are in memory."""
+    if isinstance(pieces, (list, tuple)):
+        yield from pieces
+        return
+    source = iter(pieces)
+    end = object()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-read-ahead") as reader:
+        pending = reader.submit(next, source, end)
+        while (piece := pending.result()) is not end:
+            pending = reader.submit(next, source, end)
+            yield piece  # type: ignore[misc]

@@ -1,24 +1,42 @@
-"""How a checkpoint is saved: checked, stamped with what only the store knows, then created, once and by one writer."""
+"""How a checkpoint is saved: checked, stamped by the store, created once by one writer; and what may change later."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from typing import Any
 
 import msgspec
 
+from holdfast.base.arguments import refused, type_name
 from holdfast.base.steps import step
 from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.catalog import Catalog, check_id
 from holdfast.checkpoints.layout import is_batch_key
-from holdfast.checkpoints.manifest import CheckpointManifest, SidecarObject
+from holdfast.checkpoints.manifest import CheckpointManifest, SidecarObject, SinkFailed, SinkStatus
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound
 from holdfast.storage.objects.store import ObjectStore
+
+MOVABLE = ("sink_commit_statuses", "sink_epochs")
+"""The only fields that an update may change."""
+
+
+def check_is_manifest(manifest: Any) -> None:
+    """Refuse anything but a manifest, such as the None of a checkpoint that is not there."""
+    if not isinstance(manifest, CheckpointManifest):
+        raise refused("manifest", f"a CheckpointManifest is needed, not {type_name(manifest)}")
+
+
+def check_well_formed(manifest: CheckpointManifest) -> None:
+    """Refuse a manifest whose fields hold what they cannot, such as a status that is none."""
+    problems = _fatal_problems(manifest)
+    if problems:
+        raise refused("manifest", "; ".join(problems))
 
 
 def check_savable(manifest: CheckpointManifest) -> None:
     """Raise `Invalid` for a manifest that could never be recovered from."""
     check_id(manifest.checkpoint_id)
-    problems = [issue.message for issue in manifest.validate() if issue.is_fatal]
+    problems = _fatal_problems(manifest)
     if manifest.is_incremental and manifest.parent_id is None:
         problems.append("is_incremental without a parent_id")
     if problems:
@@ -28,6 +46,12 @@ def check_savable(manifest: CheckpointManifest) -> None:
             about=f"checkpoint {manifest.checkpoint_id}",
             unchanged="the store",
         )
+
+
+def _fatal_problems(manifest: CheckpointManifest) -> list[str]:
+    """As `validate` finds them, but without a document: it is made once, when the manifest is written."""
+    issues = manifest.type_issues() or manifest.content_issues()
+    return [issue.message for issue in issues if issue.is_fatal]
 
 
 def check_references(
@@ -95,12 +119,8 @@ def stamped(
         state_checksum=state_checksum,
     )
     others = (sidecar.bytes if sidecar else 0) + sum(batch.bytes for batch in own.batches)
-    rest = len(manifest_json.encode(filled)) + others - len("0")
-    total = rest
-    while total != rest + len(str(total)):  # the size counts its own digits
-        total = rest + len(str(total))
-    filled = msgspec.structs.replace(filled, size_bytes=total)
-    return filled, manifest_json.encode(filled)
+    body = manifest_json.encode(filled, others=others)
+    return msgspec.structs.replace(filled, size_bytes=len(body) + others), body
 
 
 def create_manifest(catalog: Catalog, checkpoint_id: int, body: bytes) -> None:
@@ -127,3 +147,70 @@ def _holds(catalog: Catalog, key: str, body: bytes) -> bool:
         return catalog.objects.read(key, limit=manifest_json.MAX_MANIFEST_BYTES) == body
     except (NotFound, Corrupt):
         return False
+
+
+def merge_statuses(stored: CheckpointManifest, wanted: CheckpointManifest, *, about: str) -> CheckpointManifest:
+    """`stored` with the sink statuses and epochs of `wanted`; `Invalid` if that is not a step forward.
+
+    Forward is: unset, Pending, Failed, Committed. `wanted` may be the manifest as it was handed to `save`,
+    without what the store filled in.
+    """
+    wanted = _with_stamps_of(stored, wanted)
+    fields = (field for field in stored.__struct_fields__ if field not in MOVABLE)
+    changed = [field for field in fields if getattr(stored, field) != getattr(wanted, field)]
+    if changed:
+        raise _update_refused(about, f"only sink statuses may change after a save, not {', '.join(changed)}")
+    for sink, status in stored.sink_commit_statuses.items():
+        if _rank(wanted.sink_commit_statuses.get(sink)) < _rank(status):
+            raise _update_refused(
+                about,
+                f"sink {sink!r} is {shown(status)} and cannot go back to "
+                f"{shown(wanted.sink_commit_statuses.get(sink))}",
+            )
+    for sink, epoch in stored.sink_epochs.items():
+        if wanted.sink_epochs.get(sink, -1) < epoch:
+            raise _update_refused(about, f"sink {sink!r} is at epoch {epoch} and cannot go back")
+    return msgspec.structs.replace(
+        stored, sink_commit_statuses=wanted.sink_commit_statuses, sink_epochs=wanted.sink_epochs
+    )
+
+
+def shown(status: SinkStatus | None) -> str:
+    """A status in a word or two."""
+    if isinstance(status, SinkFailed):
+        return f"Failed ({status.reason})"
+    return status or "unset"
+
+
+def _rank(status: SinkStatus | None) -> int:
+    if status is None:
+        return 0
+    return 2 if isinstance(status, SinkFailed) else {"Pending": 1, "Committed": 3}[status]
+
+
+def _with_stamps_of(stored: CheckpointManifest, wanted: CheckpointManifest) -> CheckpointManifest:
+    """`wanted` with what the store filled in on saving, where the caller has left it open."""
+    stamped = stored.own
+    own = msgspec.structs.replace(wanted.own, checksum=stamped.checksum)  # it covers the statuses and moves with them
+    if not own.write_id:
+        own = msgspec.structs.replace(
+            own, write_id=stamped.write_id, generation=stamped.generation, sidecar=stamped.sidecar
+        )
+    return msgspec.structs.replace(
+        wanted,
+        holdfast=stored.holdfast if own == stored.own else own,
+        size_bytes=wanted.size_bytes or stored.size_bytes,
+        state_checksum=wanted.state_checksum or stored.state_checksum,
+        vnode_count=wanted.vnode_count or stored.vnode_count,
+        unknown=stored.unknown if wanted.unknown is msgspec.UNSET else wanted.unknown,
+    )
+
+
+def _update_refused(about: str, why: str) -> Invalid:
+    return Invalid(
+        f"{about} was not updated: {why}.",
+        code="manifest.update-refused",
+        about=about,
+        unchanged="the stored manifest",
+        next_step="load it again and change sink statuses from there",
+    )

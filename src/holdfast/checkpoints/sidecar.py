@@ -11,9 +11,11 @@ import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
+from holdfast.base.arguments import BUFFERS, refused, type_name
 from holdfast.base.steps import step
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.manifest import SidecarObject
@@ -23,7 +25,7 @@ from holdfast.storage.objects.store import Bytes
 REMEMBERED = 16
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenSidecar(msgspec.Struct, frozen=True):
     """A sidecar that this handle wrote: what it hashed to and when, by the monotonic clock."""
 
     sidecar: SidecarObject
@@ -45,12 +47,12 @@ class Sidecars:
         self._attempts = itertools.count()
         self._fresh_for = fresh_for
         self._clock = clock
-        self._written: OrderedDict[int, Written] = OrderedDict()
+        self._written: OrderedDict[int, WrittenSidecar] = OrderedDict()
         self._removed: set[int] = set()
         self.unsaved: dict[int, SidecarObject] = {}
         """Sidecars written ahead of their manifest, which is not saved yet."""
 
-    def create(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> Written:
+    def create(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> WrittenSidecar:
         """Write a sidecar under its usual key, or under one of our own if that is taken.
 
         Writing the same again soon after uses what is there, so that a repeated save is the same save.
@@ -65,11 +67,17 @@ class Sidecars:
             return msgspec.structs.replace(before, is_new=False)
         began = self._clock()
         sidecar = self._create_somewhere(checkpoint_id, chunks)
-        self._written[checkpoint_id] = written = Written(sidecar, checksum, began)
+        self._written[checkpoint_id] = written = WrittenSidecar(sidecar, checksum, began)
         self._removed.discard(checkpoint_id)
         while len(self._written) > REMEMBERED:
             self._written.popitem(last=False)
         return written
+
+    def expected(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
+        """Where `create` will most likely write: under the key it used before for this id, else the usual one."""
+        before = self._written.get(checkpoint_id)
+        key = before.sidecar.key if before else self._catalog.layout.sidecar_key(checkpoint_id)
+        return SidecarObject(key, _size(chunks))
 
     def create_ahead(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> None:
         """Write a sidecar before its manifest, which must not exist yet."""
@@ -97,7 +105,7 @@ class Sidecars:
             )
         return found.sidecar if found else None
 
-    def withdraw(self, written: Written) -> None:
+    def withdraw(self, written: WrittenSidecar) -> None:
         """Remove a sidecar after losing its id, if it was written for that attempt alone.
 
         One under the usual key stays: the winner may be a foreign writer who looks for its own there.
@@ -125,7 +133,7 @@ class Sidecars:
             self._written.pop(checkpoint_id, None)
             self._removed.add(checkpoint_id)
 
-    def _is_there(self, written: Written) -> bool:
+    def _is_there(self, written: WrittenSidecar) -> bool:
         """Still there: a clean-up may have taken it, or the checkpoint may have been removed."""
         info = self._catalog.objects.info(written.sidecar.key)
         return info is not None and info.size == written.sidecar.bytes
@@ -133,12 +141,11 @@ class Sidecars:
     def _create_somewhere(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
         layout = self._catalog.layout
         own = layout.sidecar_key(checkpoint_id, f"{self._writer_id}{next(self._attempts):04x}")
-        size = sum(memoryview(chunk).nbytes for chunk in chunks)
         for key in (layout.sidecar_key(checkpoint_id), own):
             try:
                 with step("sidecar.create", key=key):
                     self._catalog.objects.create(key, chunks)
-                return SidecarObject(key, size)
+                return SidecarObject(key, _size(chunks))
             except Conflict:
                 continue
         raise Conflict(
@@ -148,3 +155,20 @@ class Sidecars:
             unchanged="the sidecar that is there",
             next_step="try again",
         )
+
+
+def _size(chunks: Sequence[Bytes]) -> int:
+    return sum(memoryview(chunk).nbytes for chunk in chunks)
+
+
+def as_chunks(chunks: Any) -> list[Bytes]:
+    """A sidecar's chunks as a list; one buffer alone is one chunk."""
+    if isinstance(chunks, BUFFERS):
+        return [chunks]
+    if isinstance(chunks, str) or not hasattr(chunks, "__iter__"):
+        raise refused("state_data", f"a list of bytes is needed, not {type_name(chunks)}")
+    found = list(chunks)
+    for chunk in found:
+        if not isinstance(chunk, BUFFERS):
+            raise refused("state_data", f"each chunk must be bytes, not {type_name(chunk)}")
+    return found

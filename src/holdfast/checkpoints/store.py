@@ -9,29 +9,28 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from holdfast.base.arguments import check_count, check_seconds
 from holdfast.base.steps import step
-from holdfast.checkpoints import manifest_json, pointer, statesum
-from holdfast.checkpoints.arguments import (
-    as_chunks,
-    check_count,
-    check_retained,
-    check_seconds,
-    check_states,
-    check_type,
-    check_well_formed,
-)
-from holdfast.checkpoints.catalog import Catalog, check_id
-from holdfast.checkpoints.cleanup import Cleaner, CleaningPlan
+from holdfast.checkpoints import manifest_json
+from holdfast.checkpoints.catalog import Catalog, advance_latest, check_id, expected_latest, repair_latest
+from holdfast.checkpoints.cleanup import Cleanup, CleanupPlan
 from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
-from holdfast.checkpoints.operator_state import plan_increment, restore_states
-from holdfast.checkpoints.recovery import RecoveryReport, walk_back
-from holdfast.checkpoints.retention import check_keep
-from holdfast.checkpoints.save import check_references, check_savable, create_manifest, stamped, without_stamps
-from holdfast.checkpoints.sidecar import Sidecars
-from holdfast.checkpoints.statuses import moved_forward
-from holdfast.checkpoints.validate import Progress, ValidationResult, Validator
+from holdfast.checkpoints.operator_state import check_states, plan_increment, restore_states, state_checksum
+from holdfast.checkpoints.retention import check_keep, check_retained
+from holdfast.checkpoints.save import (
+    check_is_manifest,
+    check_references,
+    check_savable,
+    check_well_formed,
+    create_manifest,
+    merge_statuses,
+    stamped,
+    without_stamps,
+)
+from holdfast.checkpoints.sidecar import Sidecars, as_chunks
+from holdfast.checkpoints.validate import Progress, RecoveryReport, ValidationResult, Validator, walk_back
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
 from holdfast.storage.objects.store import Bytes, ObjectStore
 
@@ -68,8 +67,9 @@ class CheckpointStore:
         self._catalog = Catalog(objects, layout)
         grace = check_seconds("orphan_grace", orphan_grace)
         self._sidecars = Sidecars(self._catalog, self._writer_id, fresh_for=grace / 2)
-        self._cleaner = Cleaner(self._catalog, self._sidecars, grace=grace, clock=clock)
+        self._cleanup = Cleanup(self._catalog, self._sidecars, grace=grace, clock=clock)
         self._lease: Lease | None = None
+        self._recheck_after = 0.0
         self._parent: CheckpointManifest | None = None
 
     def __repr__(self) -> str:
@@ -88,15 +88,35 @@ class CheckpointStore:
 
     # Writing
 
-    def claim(self, owner: str | None = None) -> Lease:
-        """Take the store over. From now on every durable step of this handle first checks that nobody else has."""
+    def claim(self, owner: str | None = None, *, recheck_after: float = 0.0) -> Lease:
+        """Take the store over. From now on every durable step of this handle first checks that nobody else has.
+
+        A check is one listing. With `recheck_after`, one check serves every step of the next so many seconds. That is
+        for a pipeline, which gets by with two checks per epoch and no more than one a second:
+
+        - at the start of the epoch (`check_lease`), so that a driver that was taken over stops before it computes;
+        - after the decision (`check_lease`). This one is needed: a successor that claimed before the decision may have
+          removed what some sinks had staged, so only it can still give every sink the same rows.
+
+        The steps in between need none, because they are conditional writes. A batch object or sidecar never replaces
+        another, and counts only once a manifest lists it. The manifest is created under the id after the newest one:
+        as long as that id is free, no successor has saved anything, so none has removed what this checkpoint inherits;
+        once it is taken, the creation fails. Updates only move sink statuses forward. For ids with gaps this does not
+        hold: leave `recheck_after` at 0.
+        """
         self._lease = claim(self.objects, owner=owner, clock=self._clock)
+        self._recheck_after = check_seconds("recheck_after", recheck_after)
         return self._lease
 
     def check_lease(self) -> None:
         """Raise `Fenced` if this handle claimed the store and somebody has claimed it since."""
         if self._lease:
             self._lease.check()
+
+    def recheck_lease(self) -> None:
+        """Check the lease before a durable step, unless the last check is recent enough; see `claim`."""
+        if self._lease:
+            self._lease.check(unless_within=self._recheck_after)
 
     def has_written(self, manifest: CheckpointManifest) -> bool:
         """Whether it was this very handle that saved a manifest, whoever has updated it since."""
@@ -119,7 +139,7 @@ class CheckpointStore:
         Guarantees: durable on return; whoever saved this id before keeps it, and this call is `Fenced`. Saving
         the very same manifest again through the same handle is fine.
         """
-        check_type(manifest)
+        check_is_manifest(manifest)
         self._save_alone(without_stamps(manifest))
 
     def save_with_state(self, manifest: CheckpointManifest, state_data: Sequence[Bytes] | None) -> None:
@@ -127,7 +147,7 @@ class CheckpointStore:
 
         A crash in between leaves a sidecar that no checkpoint owns: invisible, and cleaned up later.
         """
-        check_type(manifest)
+        check_is_manifest(manifest)
         if state_data is None:
             self.save(manifest)
         else:
@@ -138,12 +158,12 @@ class CheckpointStore:
 
         Returns the manifest as it was planned: `is_incremental` and `parent_id` say what became of it.
         """
-        check_type(manifest)
+        check_is_manifest(manifest)
         check_states(states)
         if self._parent is None:
             newest = self.recover_latest_validated().chosen_id  # none usable: begin a new chain
             self._parent = self._catalog.load(newest) if newest else None
-        if self._parent and not self._cleaner.is_there(self._parent.checkpoint_id):
+        if self._parent and not self._cleanup.is_there(self._parent.checkpoint_id):
             self._parent = None  # somebody else has removed it: begin a new chain
         planned = plan_increment(without_stamps(manifest), states, self._parent, full_every=self._full_every)
         if planned.chunks:
@@ -159,9 +179,9 @@ class CheckpointStore:
         Written twice, the last one counts. `Fenced` if the checkpoint is saved already: its state never changes.
         """
         check_id(checkpoint_id)
-        self.check_lease()
+        self.recheck_lease()
         chunks = as_chunks(chunks)
-        self._sidecars.create_ahead(checkpoint_id, chunks, statesum.state_checksum({}, chunks) or "")
+        self._sidecars.create_ahead(checkpoint_id, chunks, state_checksum({}, chunks) or "")
 
     def update_manifest(self, manifest: CheckpointManifest) -> CheckpointManifest:
         """Move sink statuses (and sink epochs) of a saved checkpoint forward; nothing else may change.
@@ -170,10 +190,10 @@ class CheckpointStore:
 
         Guarantees: atomic against other updates; `latest` stays where it is. `NotFound` if it was never saved.
         """
-        check_type(manifest)
+        check_is_manifest(manifest)
         checkpoint_id = check_id(manifest.checkpoint_id)
         check_well_formed(manifest)
-        self.check_lease()
+        self.recheck_lease()
         key = self._catalog.layout.manifest_key(checkpoint_id)
         about = self._catalog.shown(key)
         updated: list[CheckpointManifest] = []
@@ -182,7 +202,7 @@ class CheckpointStore:
             if body is None:
                 return None
             stored = manifest_json.decode(body, about=about, checkpoint_id=checkpoint_id)
-            updated[:] = [moved_forward(stored, manifest, about=about)]
+            updated[:] = [merge_statuses(stored, manifest, about=about)]
             return manifest_json.encode(updated[0])
 
         with step("manifest.update", checkpoint_id=checkpoint_id):
@@ -214,18 +234,18 @@ class CheckpointStore:
         self.apply(plan)
         return len(plan.orphans)
 
-    def plan_prune(self, keep_count: int) -> CleaningPlan:
+    def plan_prune(self, keep_count: int) -> CleanupPlan:
         """What `prune` would remove."""
-        return self._cleaner.plan(check_keep(keep_count))
+        return self._cleanup.plan(check_keep(keep_count))
 
-    def plan_cleanup(self, *, older_than: float | None = None) -> CleaningPlan:
+    def plan_cleanup(self, *, older_than: float | None = None) -> CleanupPlan:
         """What `cleanup_orphans` would remove."""
-        return self._cleaner.plan(None, older_than=older_than)
+        return self._cleanup.plan(None, older_than=older_than)
 
-    def apply(self, plan: CleaningPlan) -> int:
+    def apply(self, plan: CleanupPlan) -> int:
         """Carry out a plan; returns how many checkpoints it removed."""
         self.check_lease()
-        return self._cleaner.apply(plan)
+        return self._cleanup.apply(plan)
 
     # Reading
 
@@ -240,7 +260,7 @@ class CheckpointStore:
                 return None
             manifest = self._catalog.load(ids[-1])
             if manifest is not None:  # None: pruned between listing and reading
-                self._cleaner.secure(manifest.checkpoint_id)
+                self._cleanup.make_durable(manifest.checkpoint_id)
                 return manifest
         raise Conflict(
             "The newest checkpoint keeps disappearing.", about=self.objects.address, next_step="find who prunes it"
@@ -290,7 +310,7 @@ class CheckpointStore:
         if self.load_by_id(checkpoint_id) is None:
             raise self._no_such(checkpoint_id)
         self.check_lease()
-        return pointer.repair(self._catalog, checkpoint_id)
+        return repair_latest(self._catalog, checkpoint_id)
 
     def validate_checkpoint(
         self, checkpoint_id: int, *, deep: bool = True, progress: Progress | None = None
@@ -309,7 +329,7 @@ class CheckpointStore:
         """
         report = walk_back(self._catalog.ids(), self.validator(progress=progress))
         if report.chosen_id is not None:
-            self._cleaner.secure(report.chosen_id)
+            self._cleanup.make_durable(report.chosen_id)
         return report
 
     # How a save goes
@@ -323,40 +343,48 @@ class CheckpointStore:
         )
 
     def _can_build_on(self, parent_id: int) -> bool:
-        return self._cleaner.is_there(parent_id) and self._cleaner.knows(parent_id)
+        return self._cleanup.is_there(parent_id) and self._cleanup.can_build_on(parent_id)
 
     def _write_id(self, checkpoint_id: int) -> str:
         return f"{self._writer_id}-{checkpoint_id}"
 
     def _vouched(self) -> frozenset[str]:
         """Batch objects that need no look: what the last checkpoint of the one who holds the lease needs, too."""
-        return self._cleaner.newest_objects if self._lease else frozenset()
+        return self._cleanup.newest_objects if self._lease else frozenset()
 
     def _save_alone(self, manifest: CheckpointManifest) -> None:
-        check_savable(manifest)
-        check_references(manifest, self.objects, self._can_build_on, self._vouched())
-        self.check_lease()
+        self._check_before_save(manifest)
         sidecar = self._sidecars.written(manifest.checkpoint_id)
         checksum = manifest.state_checksum
         if checksum is None:
             pieces = self.objects.stream(sidecar.key) if sidecar else None
-            checksum = statesum.state_checksum(manifest.operator_states, pieces)
-        self._save(manifest, sidecar, checksum)
+            checksum = state_checksum(manifest.operator_states, pieces)
+        self._create(*self._stamped(manifest, sidecar, checksum))
 
     def _save_with_chunks(self, manifest: CheckpointManifest, chunks: Sequence[Bytes]) -> None:
-        check_savable(manifest)
-        check_references(manifest, self.objects, self._can_build_on, self._vouched())
-        self.check_lease()
-        checksum = statesum.state_checksum(manifest.operator_states, chunks) or ""
+        self._check_before_save(manifest)
+        checksum = state_checksum(manifest.operator_states, chunks) or ""
+        # Made before the sidecar is written, so that a manifest that cannot be written leaves nothing behind.
+        expected = self._sidecars.expected(manifest.checkpoint_id, chunks)
+        filled, body = self._stamped(manifest, expected, checksum)
         written = self._sidecars.create(manifest.checkpoint_id, chunks, checksum)
+        if written.sidecar != expected:
+            filled, body = self._stamped(manifest, written.sidecar, checksum)
         try:
-            self._save(manifest, written.sidecar, checksum)
+            self._create(filled, body)
         except Fenced:
             self._sidecars.withdraw(written)
             raise
 
-    def _save(self, manifest: CheckpointManifest, sidecar: SidecarObject | None, checksum: str | None) -> None:
-        filled, body = stamped(
+    def _check_before_save(self, manifest: CheckpointManifest) -> None:
+        check_savable(manifest)
+        check_references(manifest, self.objects, self._can_build_on, self._vouched())
+        self.recheck_lease()
+
+    def _stamped(
+        self, manifest: CheckpointManifest, sidecar: SidecarObject | None, checksum: str | None
+    ) -> tuple[CheckpointManifest, bytes]:
+        return stamped(
             manifest,
             # The same for a second attempt at the same id, so that one whose reply was lost recognises itself.
             write_id=self._write_id(manifest.checkpoint_id),
@@ -365,14 +393,16 @@ class CheckpointStore:
             sidecar=sidecar,
             state_checksum=checksum,
         )
+
+    def _create(self, manifest: CheckpointManifest, body: bytes) -> None:
         if self._lease:  # writing state may have taken long, and a process may have been frozen
             self._lease.check(unless_within=LEASE_IS_FRESH_FOR)
-        with self.objects.together(pointer.expected(self._catalog, manifest.checkpoint_id)):
+        with self.objects.together(expected_latest(self._catalog, manifest.checkpoint_id)):
             create_manifest(self._catalog, manifest.checkpoint_id, body)
-            pointer.advance(self._catalog, manifest.checkpoint_id)
+            advance_latest(self._catalog, manifest.checkpoint_id)
         self._sidecars.saved(manifest.checkpoint_id)
         self._check_not_swept(manifest.checkpoint_id)
-        self._retain(filled)
+        self._retain(manifest)
 
     def _check_not_swept(self, checkpoint_id: int) -> None:
         """A clean-up that came before the manifest may have taken the sidecar for abandoned; a prune takes both."""
@@ -390,8 +420,8 @@ class CheckpointStore:
     def _retain(self, manifest: CheckpointManifest) -> None:
         """Make room after a write that is durable: whatever goes wrong here, that write stays acknowledged."""
         try:
-            self._cleaner.remember(manifest)
+            self._cleanup.remember(manifest)
             if self.max_retained:
-                self._cleaner.retain(self.max_retained)
+                self._cleanup.retain(self.max_retained)
         except HoldfastError as error:
             log.warning("old checkpoints were not removed and will be tried again with the next save: %s", error)

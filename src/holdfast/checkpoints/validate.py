@@ -1,19 +1,20 @@
-"""Is this checkpoint what was written? Manifest, sidecar, batch objects and the chain below it."""
+"""Is a checkpoint what was written: manifest, sidecar, batch objects, its chain? And the newest one that is."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.checkpoints import statesum
 from holdfast.checkpoints.batcher import read_batch
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import batch_key, is_batch_key
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, Issue, StateVersion
-from holdfast.errors import Corrupt, NotFound
+from holdfast.checkpoints.operator_state import checksum_subject, inline_hash, read_ahead, state_checksum
+from holdfast.errors import Corrupt, HoldfastError, NotFound, Unavailable
 
 Progress = Callable[[int], None]
 """Told how many more bytes have been read."""
@@ -86,7 +87,7 @@ class Validator:
             return None, [Issue(f"manifest not found for checkpoint {checkpoint_id}", True)]
         found = [
             msgspec.structs.replace(issue, message=f"manifest validation: {issue.message}")
-            for issue in manifest.validate(self._vnode_count)
+            for issue in manifest.content_issues(self._vnode_count)
         ]
         return manifest, [*found, *self._state_issues(manifest), *self._batch_issues(manifest)]
 
@@ -104,7 +105,7 @@ class Validator:
             if recorded or slices:
                 yield Issue(f"{key} holds operator state and is not there", True)
                 return
-            if manifest.state_checksum and statesum.inline_hash(manifest.operator_states) is None:
+            if manifest.state_checksum and inline_hash(manifest.operator_states) is None:
                 yield Issue(f"{key} is referenced by a checksum and is not there", True)
                 return
         elif recorded and info.size != recorded.bytes:
@@ -126,7 +127,7 @@ class Validator:
         expected = manifest.state_checksum
         try:
             pieces = self._counted(manifest) if has_sidecar else None
-            actual = statesum.state_checksum(operators, pieces)
+            actual = state_checksum(operators, pieces)
             if actual == expected:
                 return
             if has_sidecar and not manifest.is_ours and expected in self._foreign_checksums(manifest):
@@ -134,13 +135,13 @@ class Validator:
         except NotFound:
             yield Issue("the sidecar disappeared while it was being read", True)
             return
-        kind = statesum.describe(operators, has_sidecar)
+        kind = checksum_subject(operators, has_sidecar)
         yield Issue(f"{kind} checksum mismatch: expected {expected}, got {actual}", True)
 
     def _foreign_checksums(self, manifest: CheckpointManifest) -> Iterator[str | None]:
         """LaminarDB's rules changed from release to release, and it may have left a sidecar that nothing names."""
-        yield statesum.inline_hash(manifest.operator_states)
-        yield statesum.state_checksum({}, self._catalog.sidecar(manifest.checkpoint_id, manifest))
+        yield inline_hash(manifest.operator_states)
+        yield state_checksum({}, self._catalog.sidecar(manifest.checkpoint_id, manifest))
 
     def _counted(self, manifest: CheckpointManifest) -> Iterator[bytes | bytearray | memoryview]:
         for piece in self._catalog.sidecar(manifest.checkpoint_id, manifest):
@@ -187,7 +188,7 @@ class Validator:
             return None
         digest = hashlib.sha256()
         try:
-            for piece in statesum.read_ahead(self._catalog.objects.stream(batch.key)):
+            for piece in read_ahead(self._catalog.objects.stream(batch.key)):
                 self._progress(len(piece))
                 digest.update(piece)
         except NotFound:
@@ -206,3 +207,67 @@ def _parent(manifest: CheckpointManifest | None) -> int | None:
     """The next one down the chain. A parent that does not come before its child is no parent: chains end."""
     parent = manifest.needed_parent if manifest else None
     return parent if manifest and parent is not None and 0 < parent < manifest.checkpoint_id else None
+
+
+class RecoveryReport(msgspec.Struct, frozen=True):
+    """What the walk tried and why it stopped where it did.
+
+    `chosen_id` None with `examined` 0 is an empty store; None with anything skipped means every checkpoint
+    is damaged, and that is not a fresh start.
+    """
+
+    chosen_id: int | None
+    skipped: list[tuple[int, str]]
+    examined: int
+    elapsed: float
+    """Seconds."""
+    unreadable: list[int] = []
+    """Those skipped because the medium failed, not because they are damaged: trying again may help."""
+
+    def require(self) -> int | None:
+        """The chosen id; None only if the store is empty.
+
+        To be asked on behalf of a pipeline: where there are checkpoints and none can be trusted, it is `Corrupt` (or
+        `Unavailable` if some could not be read), because starting from nothing would repeat everything.
+        """
+        if self.chosen_id is not None or not self.skipped:
+            return self.chosen_id
+        newest, why = self.skipped[0]
+        kind = Unavailable if self.unreadable else Corrupt
+        raise kind(
+            f"None of the {len(self.skipped)} checkpoints can be trusted; the newest, {newest}: {why}.",
+            code="recovery.nothing-left",
+            about=f"checkpoint {newest}",
+            unchanged="the store",
+            next_step="holdfast verify --deep, and restore the store from a copy; to begin anew, use another address",
+        )
+
+
+def walk_back(
+    ids: Sequence[int],
+    validator: Validator,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    on_tried: Callable[[int, str | None], None] | None = None,
+) -> RecoveryReport:
+    """Try `ids` from the newest down and stop at the first valid one. One bad checkpoint never ends the walk."""
+    began = clock()
+    skipped: list[tuple[int, str]] = []
+    unreadable: list[int] = []
+    chosen = None
+    examined = 0
+    for checkpoint_id in sorted(ids, reverse=True):
+        examined += 1
+        try:
+            result = validator.validate(checkpoint_id)
+            why = None if result.valid else result.reason
+        except HoldfastError as error:
+            why = f"could not be read: {error.message}"
+            unreadable.append(checkpoint_id)
+        if on_tried:
+            on_tried(checkpoint_id, why)
+        if why is None:
+            chosen = checkpoint_id
+            break
+        skipped.append((checkpoint_id, why))
+    return RecoveryReport(chosen, skipped, examined, clock() - began, unreadable)

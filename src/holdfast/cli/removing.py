@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.base.steps import observe
-from holdfast.checkpoints import CleaningPlan
+from holdfast.checkpoints import CleanupPlan
 from holdfast.checkpoints.cleanup import DELETE_AT_ONCE
 from holdfast.cli import wording
 from holdfast.cli.asking import NOT_AGREED, agreed
@@ -19,9 +19,7 @@ from holdfast.cli.reading import Opened
 SHOWN = 200
 
 
-def carry_out(
-    opened: Opened, output: Output, make_plan: Callable[[], CleaningPlan], *, dry_run: bool, yes: bool
-) -> int:
+def carry_out(opened: Opened, output: Output, make_plan: Callable[[], CleanupPlan], *, dry_run: bool, yes: bool) -> int:
     """Show what would be removed, and remove it if that is agreed to.
 
     Guarantees: only what was shown goes. If a person took time to answer, the plan is made again and only what is
@@ -42,7 +40,7 @@ def carry_out(
 
 
 @contextlib.contextmanager
-def _watched(output: Output, plan: CleaningPlan) -> Iterator[None]:
+def _watched(output: Output, plan: CleanupPlan) -> Iterator[None]:
     """A bar that follows the store's own steps; each removes up to so many items."""
     with output.bar("removing", len(plan.checkpoints) + len(plan.orphans), unit="items") as bar:
 
@@ -57,7 +55,7 @@ def _watched(output: Output, plan: CleaningPlan) -> Iterator[None]:
             stop()
 
 
-def _sized(opened: Opened, plan: CleaningPlan) -> CleaningPlan:
+def _sized(opened: Opened, plan: CleanupPlan) -> CleanupPlan:
     """The plan with the bytes that are really there: a damaged or foreign manifest does not tell."""
     if not plan.checkpoints:
         return plan
@@ -81,7 +79,7 @@ def _sized(opened: Opened, plan: CleaningPlan) -> CleaningPlan:
     )
 
 
-def _show(output: Output, plan: CleaningPlan) -> None:
+def _show(output: Output, plan: CleanupPlan) -> None:
     rows = list(_rows(plan))
     if rows:
         output.table(("REMOVE", "SIZE", "WHY"), rows[:SHOWN] if output.is_terminal else rows, right=(1,))
@@ -92,28 +90,28 @@ def _show(output: Output, plan: CleaningPlan) -> None:
         output.line(f"nothing to remove; {wording.count(plan.kept, 'checkpoint')} kept")
 
 
-def _rows(plan: CleaningPlan) -> Iterator[Row]:
+def _rows(plan: CleanupPlan) -> Iterator[Row]:
     for removal in plan.checkpoints:
         yield f"checkpoint {removal.checkpoint_id}", wording.size(removal.bytes), "older than those that are kept"
     for orphan in plan.orphans:
         yield orphan.key, wording.size(orphan.bytes), orphan.why
 
 
-def _total(plan: CleaningPlan) -> str:
+def _total(plan: CleanupPlan) -> str:
     what = [wording.count(len(plan.checkpoints), "checkpoint")] if plan.checkpoints else []
     what += [wording.count(len(plan.orphans), "orphan")] if plan.orphans else []
     return f"{' and '.join(what) or 'nothing'}, {wording.size(plan.bytes)}"
 
 
-def _question(plan: CleaningPlan) -> str:
+def _question(plan: CleanupPlan) -> str:
     return f"Remove {_total(plan)}?"
 
 
-def _is_something(plan: CleaningPlan) -> bool:
+def _is_something(plan: CleanupPlan) -> bool:
     return bool(plan.checkpoints or plan.orphans)
 
 
-def in_both(shown: CleaningPlan, now: CleaningPlan) -> CleaningPlan:
+def in_both(shown: CleanupPlan, now: CleanupPlan) -> CleanupPlan:
     """What was shown and is still to go. Pure."""
     checkpoints = {removal.checkpoint_id: removal for removal in now.checkpoints}
     orphans = {orphan.key for orphan in now.orphans}
@@ -129,12 +127,12 @@ def in_both(shown: CleaningPlan, now: CleaningPlan) -> CleaningPlan:
     )
 
 
-def _newest_first(plan: CleaningPlan) -> CleaningPlan:
+def _newest_first(plan: CleanupPlan) -> CleanupPlan:
     """Children before the ancestors they need: if this ends half-way, what is left is still whole."""
     newest_first = sorted(plan.checkpoints, key=lambda removal: removal.checkpoint_id, reverse=True)
     return msgspec.structs.replace(plan, checkpoints=newest_first)
 
 
-def _as_json(plan: CleaningPlan) -> dict[str, Any]:
+def _as_json(plan: CleanupPlan) -> dict[str, Any]:
     built: dict[str, Any] = msgspec.to_builtins(plan)
     return {"checkpoints": built["checkpoints"], "orphans": built["orphans"], "bytes": plan.bytes}

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from holdfast.checkpoints.catalog import in_parallel
-from holdfast.checkpoints.orphans import Orphan
+from holdfast.checkpoints.retention import Orphan
 from holdfast.checkpoints.validate import Validator
 from holdfast.cli import pointer, wording
 from holdfast.cli.options import CheckpointId, on_store

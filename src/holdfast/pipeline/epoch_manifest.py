@@ -14,13 +14,11 @@ from holdfast.checkpoints.manifest import (
     ConnectorCheckpoint,
     HoldfastSection,
     InFlightRecord,
-    OperatorCheckpoint,
     SinkCommitStatus,
     SinkStatus,
 )
+from holdfast.checkpoints.operator_state import encode
 from holdfast.sinks import Descriptor
-
-INLINE_STATE = 1 << 20
 
 
 class EpochFacts(msgspec.Struct, frozen=True):
@@ -61,7 +59,7 @@ def epoch_manifest(
     descriptors: Mapping[str, Descriptor],
 ) -> tuple[CheckpointManifest, list[bytes]]:
     """The manifest with every sink pending, and the chunks of its sidecar."""
-    states, chunks = _operator_states(operators)
+    states = encode(operators)
     before = parent.sink_epochs if parent else {}
     is_child = bool(holding.inherited) and parent is not None
     manifest = CheckpointManifest(
@@ -73,7 +71,7 @@ def epoch_manifest(
         table_offsets=facts.tables,
         sink_epochs={name: before[name] for name in descriptors if name in before},
         sink_commit_statuses={name: SinkCommitStatus.pending() for name in descriptors},
-        operator_states=states,
+        operator_states=states.operators,
         table_store_checkpoint_path=facts.workdir,
         wal_position=facts.batch_id,
         per_core_wal_positions=[facts.batch_id] * facts.state_partitions,
@@ -93,7 +91,7 @@ def epoch_manifest(
             runtime=facts.runtime,
         ),
     )
-    return manifest, chunks
+    return manifest, states.chunks
 
 
 def with_statuses(manifest: CheckpointManifest, outcomes: Mapping[str, SinkStatus]) -> CheckpointManifest:
@@ -103,18 +101,6 @@ def with_statuses(manifest: CheckpointManifest, outcomes: Mapping[str, SinkStatu
     return msgspec.structs.replace(
         manifest, sink_commit_statuses=statuses, sink_epochs={**manifest.sink_epochs, **committed}
     )
-
-
-def _operator_states(operators: Mapping[str, bytes]) -> tuple[dict[str, OperatorCheckpoint], list[bytes]]:
-    states: dict[str, OperatorCheckpoint] = {}
-    chunks: list[bytes] = []
-    offset = 0
-    for name in sorted(operators):
-        states[name] = OperatorCheckpoint.from_bytes(operators[name], INLINE_STATE, offset)
-        if states[name].external:
-            chunks.append(operators[name])
-            offset += len(operators[name])
-    return states, chunks
 
 
 def connector_checkpoint(end: str | None, *, connector: str, epoch: int) -> ConnectorCheckpoint:

@@ -139,7 +139,7 @@ def recover_and_start(checked: Checked) -> Attempt:
     definition = checked.definition
     store, name = definition.store, definition.name
     store.check_lease()  # started again in one process: somebody may have taken over meanwhile
-    generation = store.claim().generation
+    generation = store.claim(recheck_after=1.0).generation
     first_id = store.next_id(saved_only=True)
     workdir = enter(definition.workdir, generation, store.check_lease)
     definition = msgspec.structs.replace(definition, workdir=workdir)

@@ -61,7 +61,7 @@ def packing_for(spark: SparkSession, reopening: Reopening | None) -> Packing:
     def pack(store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int) -> dict[str, BatchObject]:
         if sum(files.values()) < LARGE:
             return pack_on_driver(store, workdir, files, epoch)
-        store.check_lease()
+        store.recheck_lease()
         groups = split_evenly(files, max(1, context.defaultParallelism))
         job = _PackingJob(reopening, workdir, epoch)
         packed = context.parallelize(list(enumerate(groups)), len(groups)).map(job).collect()
