@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import msgspec
@@ -16,12 +15,8 @@ from holdfast.pipeline.recovery_plan import Observed, Plan, SeenWorkdir
 from holdfast.pipeline.workdir.addresses import readdress
 from holdfast.pipeline.workdir.restore import Comparison, compare, rebuild
 from holdfast.pipeline.workdir.snapshot import Capture
-from holdfast.pipeline.workdir.workdir import OWN_NAMES, SPOOL, Belonging, Workdir
+from holdfast.pipeline.workdir.workdir import Belonging, Workdir, is_own_name
 from holdfast.sinks import Delivery, StagedOutputGone, Standing
-from holdfast.sparkdir.checksums import differs_from_checksum, orphaned_checksums
-from holdfast.sparkdir.state_files import is_ahead
-
-_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", ".metadata.crc"} | OWN_NAMES
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -95,11 +90,12 @@ def look_at_workdir(
     """Where the workdir stands, and whether everything the newest checkpoint holds is there as it was captured."""
     if workdir.is_empty():
         return SeenWorkdir(str(workdir.home)), None
-    logs = workdir.logs()
+    spark_checkpoint = workdir.spark_checkpoint
+    logs = spark_checkpoint.logs()
     comparison = compare(workdir, store.objects, newest) if newest else None
     problem = logs.problem or (comparison.difference if comparison else None)
     if problem is None and newest is not None and comparison is not None:
-        problem = _uncovered_damage(workdir, newest.wal_position, set(comparison.same))
+        problem = spark_checkpoint.damage_after(newest.wal_position, comparison.same.keys())
     belonging = workdir.belonging()
     seen = SeenWorkdir(
         str(workdir.home),
@@ -107,25 +103,13 @@ def look_at_workdir(
         pipeline=belonging.pipeline if belonging else None,
         store=belonging.store if belonging else None,
         query_id=logs.query_id,
-        looks_like_spark={n for n in os.listdir(workdir.path) if not n.startswith(SPOOL)} <= _SPARK_NAMES,
+        looks_like_spark=all(is_own_name(name) for name in spark_checkpoint.unknown_names()),
         planned=logs.planned,
         committed=logs.committed,
         problem=problem,
         suspicion=workdir.suspicion(),
     )
     return seen, comparison
-
-
-def _uncovered_damage(workdir: Workdir, batch_id: int, covered: set[str]) -> str | None:
-    """What is wrong with the files that Spark wrote after the newest checkpoint, as far as their checksums tell."""
-    for folder in ("offsets", "commits"):
-        for name in sorted(orphaned_checksums(workdir.path / folder)):
-            if name.isascii() and name.isdigit() and int(name) >= batch_id:
-                return f"{folder}/{name} is gone"
-    for path, _ in workdir.files():
-        if path not in covered and is_ahead(path, batch_id) and differs_from_checksum(workdir.path / path):
-            return f"{path} is not what Spark wrote"
-    return None
 
 
 def ask_sinks(

@@ -286,8 +286,8 @@ def _refused_by_spark(definition: Definition, error: Exception) -> HoldfastError
 def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str, Any]) -> EpochFacts:
     """What Spark's logs say of a batch that it has planned."""
     definition, workdir = checked.definition, checked.definition.workdir
-    planned = workdir.planned(batch_id)
-    before = workdir.planned(batch_id - 1) if batch_id > 0 else None
+    planned = workdir.spark_checkpoint.planned(batch_id)
+    before = workdir.spark_checkpoint.planned(batch_id - 1) if batch_id > 0 else None
     sources = checked.query.sources
     is_ordered = planned.version == 1 or len(sources) <= ORDERED_SOURCES
     if len(planned.ends) != len(sources) or not is_ordered:
@@ -327,7 +327,7 @@ def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str
         runtime={
             "pipeline": definition.name,
             "spark": spark.version,
-            "query_id": workdir.logs().query_id,
+            "query_id": workdir.spark_checkpoint.logs().query_id,
             "offset_log": planned.version,
             "sources": [source.name for source in sources],
             "output_mode": definition.output_mode,

@@ -76,4 +76,4 @@ def test_what_an_earlier_generation_wrote_is_told_the_new_address(tmp_path: Path
     assert (after.path / "state/0/0/1.delta").read_bytes() == schema_of(before)
     assert not (after.path / "state/0/_metadata/v2/.0.crc").exists()
     assert read_captured(after, NAMES_OTHERS) == captured
-    assert sorted(path for path, _ in after.files()) == ["state/0/0/1.delta", NAMES_OTHERS]
+    assert sorted(path for path, _ in after.spark_checkpoint.files()) == ["state/0/0/1.delta", NAMES_OTHERS]

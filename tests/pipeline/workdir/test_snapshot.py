@@ -30,7 +30,7 @@ from holdfast.pipeline.workdir.snapshot import (
     choose_repacked,
 )
 from holdfast.pipeline.workdir.workdir import MARKER, Workdir
-from holdfast.sparkdir.state_files import needed_files
+from holdfast.sparkdir.state_files import files_for_batch
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
 from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive
@@ -86,7 +86,7 @@ class Driver:
     def needed(self, batch_id: int) -> dict[str, bytes]:
         """What running a batch needs of the workdir as it is."""
         files = self.made.files()
-        return {path: files[path] for path in needed_files(files, batch_id, files.__getitem__)}
+        return {path: files[path] for path in files_for_batch(files, batch_id, files.__getitem__)}
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_every_epoch_can_be_rebuilt(driver: Driver, kind: str, tmp_path: Path) -
             driver.made.write(f"sources/0/{batch}.compact", f"files up to {batch}")
         driver.epoch(batch, *states)
         files = driver.made.files()
-        expected = {path: files[path] for path in needed_files(files, batch, files.__getitem__)}
+        expected = {path: files[path] for path in files_for_batch(files, batch, files.__getitem__)}
         expected.pop(f"commits/{batch}", None)
         found = driver.load(batch)
         assert compare(driver.made.workdir, driver.place.objects, found).difference is None
@@ -234,7 +234,7 @@ def test_every_epoch_can_be_rebuilt(driver: Driver, kind: str, tmp_path: Path) -
     kept = again.files()
     again.lose()
     assert rebuilt(driver.place, driver.load(8), tmp_path / "work") == {
-        path: kept[path] for path in needed_files(kept, 8, kept.__getitem__)
+        path: kept[path] for path in files_for_batch(kept, 8, kept.__getitem__)
     }
 
 

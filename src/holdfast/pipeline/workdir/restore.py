@@ -19,7 +19,7 @@ from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.pipeline.workdir.addresses import from_captured, read_captured
 from holdfast.pipeline.workdir.workdir import Belonging, Workdir, mark
-from holdfast.sparkdir.state_files import needed_files
+from holdfast.sparkdir.state_files import files_for_batch
 from holdfast.storage.objects.store import Objects
 
 MAX_NAME = 255
@@ -89,7 +89,7 @@ def compare(workdir: Workdir, objects: Objects, manifest: CheckpointManifest) ->
             digests[path] = hashlib.sha256(data).digest()
             if path.endswith(".zip"):
                 archives[path] = bytes(data)
-    needed = needed_files(holders, manifest.wal_position, archives.__getitem__)
+    needed = files_for_batch(holders, manifest.wal_position, archives.__getitem__)
     same: dict[str, BatchObject] = {}
     difference: str | None = None
     for path in sorted(needed):
@@ -113,7 +113,7 @@ def _fill(root: Path, workdir: Workdir, objects: Objects, manifest: CheckpointMa
         for _ in workers.map(filling.unpack, range(len(order)), order):
             pass
     holders = {path: order[place] for path, place in filling.placed.items()}
-    needed = needed_files(holders, manifest.wal_position, lambda path: (root / path).read_bytes())
+    needed = files_for_batch(holders, manifest.wal_position, lambda path: (root / path).read_bytes())
     for path in holders.keys() - needed:  # a batch object that is kept for some of its files holds others as well
         os.remove(root / path)
     missing = {f"offsets/{manifest.wal_position}", "metadata"} - needed

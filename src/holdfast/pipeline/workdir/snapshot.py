@@ -18,7 +18,8 @@ from holdfast.checkpoints.manifest import BatchObject
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.pipeline.workdir.pack import Packing, pack_on_driver
 from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.sparkdir.state_files import is_final, needed_files, newest_versions
+from holdfast.sparkdir.directory import FileStamp
+from holdfast.sparkdir.state_files import files_for_batch, is_immutable, newest_versions
 
 REPACKED_AT_LEAST = 64 << 10
 """So many bytes may always be written again, to let go of objects that are kept for little."""
@@ -26,16 +27,13 @@ REPACKED_AT_LEAST = 64 << 10
 REPACKED_SHARE = 0.05
 MOSTLY_DEAD = 0.5
 
-Stamp = tuple[int, int]
-"""Size and time of change: a file that has the same is the same."""
-
 
 class Holding(msgspec.Struct, frozen=True):
     """Where a file's bytes are in the store, and how it looked in the workdir when they were taken."""
 
     batch: BatchObject
     size: int
-    stamp: Stamp
+    stamp: FileStamp
 
 
 class Captured(msgspec.Struct, frozen=True):
@@ -77,7 +75,7 @@ class Capture:
         self._pack = pack or pack_on_driver
         self._held: dict[str, Holding] = {}
         self._order: dict[str, int] = {}
-        self._archives: dict[tuple[str, Stamp], bytes] = {}
+        self._archives: dict[tuple[str, FileStamp], bytes] = {}
 
     def begin(self, held: Mapping[str, BatchObject], order: Sequence[BatchObject]) -> None:
         """Go on from a checkpoint whose files are in the workdir as they were captured."""
@@ -85,7 +83,7 @@ class Capture:
         self._held = {}
         for path, batch in held.items():
             found = os.stat(self._workdir.path / path)
-            self._held[path] = Holding(batch, found.st_size, (found.st_size, found.st_mtime_ns))
+            self._held[path] = Holding(batch, found.st_size, FileStamp(found.st_size, found.st_mtime_ns))
 
     def take(self, batch_id: int, epoch: int) -> Captured:
         """Write everything that batch `batch_id` needs and the store does not have; durable on return.
@@ -93,9 +91,9 @@ class Capture:
         Nothing counts until `settle`: an epoch that fails leaves objects that no checkpoint names.
         """
         for attempt in range(3):
-            stamps = {path: (found.st_size, found.st_mtime_ns) for path, found in self._workdir.files()}
+            stamps = dict(self._workdir.spark_checkpoint.files())
             try:
-                needed = needed_files(stamps, batch_id, partial(self._archive, stamps))
+                needed = files_for_batch(stamps, batch_id, partial(self._archive, stamps))
                 self._check_complete(needed, batch_id)
                 return self._write(needed, stamps, epoch)
             except (FileNotFoundError, Corrupt) as problem:
@@ -109,7 +107,7 @@ class Capture:
         self._held = captured.holdings
         self._order = {batch.key: place for place, batch in enumerate([*captured.inherited, *captured.batches])}
 
-    def _write(self, needed: set[str], stamps: Mapping[str, Stamp], epoch: int) -> Captured:
+    def _write(self, needed: set[str], stamps: Mapping[str, FileStamp], epoch: int) -> Captured:
         held = {path: self._held[path] for path in needed if self._is_held(path, stamps)}
         new = {path: stamps[path][0] for path in sorted(needed - held.keys())}
         new_bytes = sum(new.values())
@@ -143,13 +141,13 @@ class Capture:
         if missing:
             raise Corrupt(f"{missing[0]} is not there, or not whole.", code="workdir.state-file", about=missing[0])
 
-    def _is_held(self, path: str, stamps: Mapping[str, Stamp]) -> bool:
+    def _is_held(self, path: str, stamps: Mapping[str, FileStamp]) -> bool:
         """By name for what never changes: where it did, a driver that was taken over is still writing."""
         if path not in self._held:
             return False
-        return is_final(path) or self._held[path].stamp == stamps[path]
+        return is_immutable(path) or self._held[path].stamp == stamps[path]
 
-    def _archive(self, stamps: Mapping[str, Stamp], path: str) -> bytes:
+    def _archive(self, stamps: Mapping[str, FileStamp], path: str) -> bytes:
         """RocksDB's archives never change; one that was read need not be read again."""
         stamp = stamps[path]
         if (path, stamp) not in self._archives:
