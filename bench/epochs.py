@@ -220,14 +220,15 @@ def _with_history(spark: Any, folder: Path) -> Row:
 
 
 def _rebuild(folder: Path) -> Row:
-    from holdfast.pipeline.workdir.restore import rebuild
-    from holdfast.pipeline.workdir.snapshot import Capture
-    from holdfast.pipeline.workdir.workdir import Belonging, Workdir
+    from holdfast.pipeline.workdir.owner import WorkdirOwner
+    from holdfast.pipeline.workdir.restore import restore
+    from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
+    from holdfast.pipeline.workdir.workdir import Workdir
 
     source = Workdir(folder / "workdir")
     _make_state(source.path, 1 << 30)
     store = holdfast.open_store(folder / "store")
-    captured = Capture(source, store).take(1, 2)
+    captured = WorkdirSnapshotter(source, store).snapshot(1, 2)
     manifest = holdfast.CheckpointManifest.new(1, 2).with_batches(captured.batches)
     manifest = _with_position(manifest, 1)
     store.save(manifest)
@@ -235,7 +236,7 @@ def _rebuild(folder: Path) -> Row:
     for number in range(4):
         target = Workdir(folder / "rebuilt")
         began = time.perf_counter()
-        rebuild(target, store.objects, manifest, Belonging("bench", "bench"))
+        restore(target, store.objects, manifest, WorkdirOwner("bench", "bench"))
         ours.append(time.perf_counter() - began)
         shutil.rmtree(target.path)
         began = time.perf_counter()

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast import CheckpointStore, ConnectorCheckpoint
 from holdfast.checkpoints.layout import ObjectLayout
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
-from holdfast.pipeline.epoch import EpochRunner, NamedSink
+from holdfast.pipeline.epoch import EpochCoordinator, NamedSink
 from holdfast.pipeline.epoch_manifest import EpochFacts, Holding
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
 from holdfast.storage.objects import Objects, open_objects
@@ -221,11 +221,11 @@ class World:
         delivered: int | None = None,
         *,
         store: CheckpointStore | None = None,
-    ) -> EpochRunner:
+    ) -> EpochCoordinator:
         """A driver, which has claimed the store."""
         store = store or self.store
         generation = store.claim("a driver").generation
-        return EpochRunner(
+        return EpochCoordinator(
             pipeline="shop",
             lineage=newest.own.lineage if newest else 0,
             generation=generation,

@@ -17,10 +17,10 @@ from holdfast.base.steps import observe
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.checkpoints.manifest import SinkFailed
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.pipeline.epoch import EpochRunner
+from holdfast.pipeline.epoch import EpochCoordinator
 from holdfast.pipeline.epoch_manifest import INLINE_STATE, Holding, with_statuses
-from holdfast.pipeline.recovery import ask_sinks, finish_sinks
-from holdfast.pipeline.recovery_plan import Observed, SeenWorkdir, Wanted, plan_recovery
+from holdfast.pipeline.recovery import finish_sinks, recover_sinks
+from holdfast.pipeline.recovery_plan import Observation, PipelineSpec, WorkdirState, plan_recovery
 from holdfast.sinks import RowsRefused, StagedOutputGone
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects import LocalObjects, open_objects
@@ -41,7 +41,7 @@ def statuses(store: CheckpointStore) -> dict[str, Any]:
     return dict(newest(store).sink_commit_statuses)
 
 
-def run(runner: EpochRunner, epoch: int, rows: Rows = FIRST) -> None:
+def run(runner: EpochCoordinator, epoch: int, rows: Rows = FIRST) -> None:
     frame: Any = rows
     runner.run(frame, epoch_facts(epoch))
 
@@ -294,7 +294,7 @@ def test_taken_over_at_the_last_moment_before_the_decision(place: StoreUnderTest
     def take_over(name: str, phase: str, _: float) -> None:
         if (name, phase) == ("manifest.create", "begin") and not successors:
             successors.append(world.start(store=other))
-            ask_sinks({"lake": world.named["lake"]}, None, "shop", 2)
+            recover_sinks({"lake": world.named["lake"]}, None, "shop", 2)
 
     stop = observe(take_over)
     try:
@@ -608,11 +608,11 @@ class Supervised:
         chosen = store.recover_latest_validated().require()
         found = store.load_by_id(chosen) if chosen else None
         generation = store.claim("a driver").generation
-        standings = ask_sinks(self.world.named, found, "shop", generation)
+        standings = recover_sinks(self.world.named, found, "shop", generation)
         planned = self.done  # Spark has planned one more than it counts as done
-        workdir = SeenWorkdir("/data/work", False, "shop", "q-1", True, planned, planned - 1)
-        wanted = Wanted("shop", 77, frozenset({"orders"}), frozenset(self.world.sinks))
-        plan = plan_recovery(Observed(self.memory.url, found, workdir, [], standings), wanted)
+        workdir = WorkdirState("/data/work", False, "shop", "q-1", True, planned, planned - 1)
+        wanted = PipelineSpec("shop", 77, frozenset({"orders"}), frozenset(self.world.sinks))
+        plan = plan_recovery(Observation(self.memory.url, found, workdir, [], standings), wanted)
         if found is not None and plan.unfinished:
             finished = finish_sinks(plan, found, self.world.named, "shop", generation)
             found = with_statuses(found, dict.fromkeys(finished, COMMITTED))

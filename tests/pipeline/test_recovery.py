@@ -12,11 +12,11 @@ from holdfast import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints.manifest import HoldfastSection
 from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.pipeline.epoch import NamedSink
-from holdfast.pipeline.recovery import ask_sinks, finish_sinks, look, newest_checkpoint, ready_workdir
-from holdfast.pipeline.recovery_plan import Plan, SeenWorkdir
+from holdfast.pipeline.recovery import apply_to_workdir, finish_sinks, newest_checkpoint, observe, recover_sinks
+from holdfast.pipeline.recovery_plan import RecoveryPlan, WorkdirState
 from holdfast.pipeline.reference_table import ReferenceTable, pin_table
-from holdfast.pipeline.workdir.snapshot import Capture
-from holdfast.pipeline.workdir.workdir import MARKER
+from holdfast.pipeline.workdir.owner import OWNER_FILE
+from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
@@ -33,18 +33,18 @@ def made(tmp_path: Path) -> HandMade:
 def captured(place: StoreUnderTest, made: HandMade, batches: int, **fields: Any) -> CheckpointManifest:
     """A workdir whose last batch was decided, and its checkpoint."""
     store = place.open()
-    capture = Capture(made.workdir, store)
+    snapshotter = WorkdirSnapshotter(made.workdir, store)
     state = HdfsState(made)
     made.begin()
     found = manifest(1)
     for batch in range(batches):
         made.plan(batch)
         state.plan(batch)
-        taken = capture.take(batch, batch + 1)
+        taken = snapshotter.snapshot(batch, batch + 1)
         own = HoldfastSection(batches=taken.batches, inherited=taken.inherited)
         found = manifest(batch + 1, wal_position=batch, holdfast=own, **fields)
         store.save(found)
-        capture.settle(taken)
+        snapshotter.confirm(taken)
         state.run(batch)
         if batch < batches - 1:
             made.commit(batch)
@@ -55,17 +55,17 @@ def captured(place: StoreUnderTest, made: HandMade, batches: int, **fields: Any)
 
 
 def test_an_empty_store_and_no_workdir(place: StoreUnderTest, made: HandMade) -> None:
-    looked = look(place.open(), made.workdir)
+    looked = observe(place.open(), made.workdir)
     assert (looked.observed.newest, looked.observed.skipped, looked.comparison) == (None, [], None)
-    assert looked.observed.workdir == SeenWorkdir(str(made.root))
+    assert looked.observed.workdir == WorkdirState(str(made.root))
 
 
 def test_a_workdir_as_it_was_captured(place: StoreUnderTest, made: HandMade) -> None:
     found = captured(place, made, 3)
-    looked = look(place.open(), made.workdir)
+    looked = observe(place.open(), made.workdir)
     assert looked.observed.newest is not None
     assert looked.observed.newest.checkpoint_id == found.checkpoint_id
-    assert looked.observed.workdir == SeenWorkdir(
+    assert looked.observed.workdir == WorkdirState(
         str(made.root), False, "orders", QUERY_ID, True, 2, 1, store="memory://orders"
     )
 
@@ -74,21 +74,21 @@ def test_a_workdir_as_it_was_captured(place: StoreUnderTest, made: HandMade) -> 
 def test_a_workdir_with_a_damaged_file(memory: MemoryPlace, made: HandMade, path: str) -> None:
     captured(memory, made, 3)
     (made.root / path).write_bytes(b"")
-    problem = look(memory.open(), made.workdir).observed.workdir.problem
+    problem = observe(memory.open(), made.workdir).observed.workdir.problem
     assert path in (problem or "")
 
 
 def test_a_workdir_that_spark_stumbled_over(memory: MemoryPlace, made: HandMade) -> None:
     captured(memory, made, 2)
-    made.workdir.suspect("Unexpected end-of-input")
-    assert look(memory.open(), made.workdir).observed.workdir.suspicion == "Unexpected end-of-input"
+    made.workdir.mark_suspect("Unexpected end-of-input")
+    assert observe(memory.open(), made.workdir).observed.workdir.suspect_reason == "Unexpected end-of-input"
 
 
 def test_a_stranger_in_the_workdir(memory: MemoryPlace, made: HandMade) -> None:
     captured(memory, made, 2)
     (made.root / "notes.txt").touch()
-    (made.root / MARKER).unlink()
-    seen = look(memory.open(), made.workdir).observed.workdir
+    (made.root / OWNER_FILE).unlink()
+    seen = observe(memory.open(), made.workdir).observed.workdir
     assert (seen.pipeline, seen.looks_like_spark) == (None, False)
 
 
@@ -168,7 +168,7 @@ DECIDED = manifest(
 
 def test_sinks_are_asked_to_keep_what_is_owed() -> None:
     asked, named = sinks_with(a=None, b=None, c=None, new=None)
-    standings = ask_sinks(named, DECIDED, "shop", 5)
+    standings = recover_sinks(named, DECIDED, "shop", 5)
     assert standings == dict.fromkeys(named, Standing(7, 2))
     kept = {name: sink.calls[0][1] for name, sink in asked.items()}
     assert kept == {"a": None, "b": {"place": "b"}, "c": {"place": "c"}, "new": None}
@@ -184,23 +184,23 @@ def test_sinks_are_asked_to_keep_what_a_damaged_checkpoint_decided(place: StoreU
         manifest(3, holdfast=own, sink_commit_statuses={"a": COMMITTED, "b": PENDING}), [b"state of an operator"]
     )
     place.damage(place.sidecar_key(3))
-    looked = look(place.open(), made.workdir)
+    looked = observe(place.open(), made.workdir)
     assert looked.observed.newest is not None
     assert looked.observed.newest.checkpoint_id == 2
     asked, named = sinks_with(a=None, b=None, new=None)
-    ask_sinks(named, looked.observed.newest, "shop", 5, looked.doubtful)
+    recover_sinks(named, looked.observed.newest, "shop", 5, looked.doubtful)
     assert {name: sink.calls[0][1] for name, sink in asked.items()} == {"a": None, "b": {"place": "b"}, "new": None}
     place.damage(place.manifest_key(3))
-    assert look(place.open(), made.workdir).doubtful is None
+    assert observe(place.open(), made.workdir).doubtful is None
 
 
 def test_sinks_of_a_pipeline_that_never_ran() -> None:
     asked, named = sinks_with(a=None)
-    ask_sinks(named, None, "shop", 1)
+    recover_sinks(named, None, "shop", 1)
     assert asked["a"].calls == [("recover", None, Delivery("shop", "a", 0, 0, 1))]
 
 
-PLAN = Plan(2, "keep", "x", 9, 7, unfinished=("b", "c"))
+PLAN = RecoveryPlan(2, "keep", "x", 9, 7, unfinished=("b", "c"))
 
 
 def test_sinks_are_finished_under_the_lineage_they_were_staged_for() -> None:
@@ -234,18 +234,18 @@ def test_a_sink_that_cannot_be_reached_stops_the_start() -> None:
 def test_a_workdir_is_made_ready(memory: MemoryPlace, made: HandMade, action: Any) -> None:
     found = captured(memory, made, 3)
     before = made.files()
-    (made.root / MARKER).unlink()
+    (made.root / OWNER_FILE).unlink()
     left = made.workdir.new_sibling()
     store = memory.open()
-    looked = look(store, made.workdir)
-    capture = Capture(made.workdir, store)
-    ready_workdir(Plan(0, action, "x", 3, 3), looked, made.workdir, capture, store, OWNER)
-    assert made.workdir.belonging() == OWNER
+    looked = observe(store, made.workdir)
+    snapshotter = WorkdirSnapshotter(made.workdir, store)
+    apply_to_workdir(RecoveryPlan(0, action, "x", 3, 3), looked, made.workdir, snapshotter, store, OWNER)
+    assert made.workdir.owner() == OWNER
     assert not left.exists()
     assert (made.files() == before) == (action in ("keep", "adopt"))
     assert (made.files() == {}) == (action == "begin")
     if action != "begin":
-        taken = capture.take(2, 4)
+        taken = snapshotter.snapshot(2, 4)
         assert taken.inherited == found.needed_batches
         assert taken.batches == []
 

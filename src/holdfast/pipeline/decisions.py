@@ -8,11 +8,11 @@ from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Corrupt
 
 
-class Fresh(msgspec.Struct, frozen=True):
+class NewEpoch(msgspec.Struct, frozen=True):
     """An epoch that was never decided: stage, capture, decide, commit."""
 
 
-class Replay(msgspec.Struct, frozen=True):
+class ReplayedEpoch(msgspec.Struct, frozen=True):
     """An epoch that was decided before Spark could count it as done. Its frame is run once more for the state."""
 
     manifest: CheckpointManifest
@@ -20,16 +20,18 @@ class Replay(msgspec.Struct, frozen=True):
     """Sinks that still owe their commit."""
 
 
-def what_to_do(newest: CheckpointManifest | None, delivered: int, epoch: int, sinks: frozenset[str]) -> Fresh | Replay:
+def classify_batch(
+    newest: CheckpointManifest | None, delivered: int, epoch: int, sinks: frozenset[str]
+) -> NewEpoch | ReplayedEpoch:
     """Fresh or replay, from the newest checkpoint, the last epoch that was delivered, and the batch at hand.
 
     `Corrupt` if Spark is anywhere else than at that epoch or at the next one: going on would lose or repeat rows.
     """
     if epoch == delivered + 1:
-        return Fresh()
+        return NewEpoch()
     if newest is not None and epoch == delivered == newest.epoch:
         owing = [name for name, status in newest.sink_commit_statuses.items() if status != "Committed"]
-        return Replay(newest, tuple(sorted(name for name in owing if name in sinks)))
+        return ReplayedEpoch(newest, tuple(sorted(name for name in owing if name in sinks)))
     raise Corrupt(
         f"Spark runs epoch {epoch}, and the last one that was delivered is {delivered}.",
         code="epoch.out-of-order",

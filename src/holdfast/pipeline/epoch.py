@@ -15,7 +15,7 @@ from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.manifest import CheckpointManifest, SinkCommitStatus, SinkStatus
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid
-from holdfast.pipeline.decisions import Fresh, Replay, what_to_do
+from holdfast.pipeline.decisions import NewEpoch, ReplayedEpoch, classify_batch
 from holdfast.pipeline.epoch_manifest import EpochFacts, Holding, epoch_manifest, with_statuses
 from holdfast.sinks import EXACTLY_ONCE, Delivery, Descriptor, Sink, StagedOutputGone
 
@@ -70,7 +70,7 @@ class Frames(Protocol):
         """Compute every partition and keep nothing, so that Spark's state is written."""
 
 
-class EpochRunner:
+class EpochCoordinator:
     """Runs the epochs of one pipeline, one after the other, for one driver."""
 
     def __init__(
@@ -113,10 +113,10 @@ class EpochRunner:
     def run(self, frame: DataFrame, facts: EpochFacts) -> None:
         """Deliver one epoch to every sink. Raises with every sink either untouched or about to be finished."""
         self._store.check_lease()
-        match what_to_do(self.newest, self.delivered, facts.epoch, frozenset(self._sinks)):
-            case Replay() as replay:
+        match classify_batch(self.newest, self.delivered, facts.epoch, frozenset(self._sinks)):
+            case ReplayedEpoch() as replay:
                 self._replay(frame, replay, facts)
-            case Fresh():
+            case NewEpoch():
                 self._deliver(frame, facts)
 
     # A fresh epoch
@@ -247,7 +247,7 @@ class EpochRunner:
 
     # An epoch once more
 
-    def _replay(self, frame: DataFrame, replay: Replay, facts: EpochFacts) -> None:
+    def _replay(self, frame: DataFrame, replay: ReplayedEpoch, facts: EpochFacts) -> None:
         manifest = replay.manifest
         with self._frames.held(frame) as held:
             for name in replay.unfinished:

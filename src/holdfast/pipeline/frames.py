@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class SparkFrames:
+class FrameCache:
     """How the frames of one pipeline are held while its sinks read them.
 
     One sink that takes the frame as it is computes it by writing it. Otherwise the frame is persisted. Where a lost

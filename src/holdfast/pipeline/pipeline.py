@@ -20,8 +20,8 @@ from holdfast.pipeline.epoch import NamedSink, Operator
 from holdfast.pipeline.query_plan import check_frame
 from holdfast.pipeline.recovery_plan import OnChange
 from holdfast.pipeline.reference_table import ReferenceTable, pin_table
-from holdfast.pipeline.start import Definition
-from holdfast.pipeline.supervisor import Run, Supervision, restarts_by_default
+from holdfast.pipeline.start import PipelineDefinition
+from holdfast.pipeline.supervisor import Run, Supervisor, restarts_by_default
 from holdfast.pipeline.workdir.pack import Reopening, is_one_process
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sinks import Sink
@@ -148,7 +148,7 @@ class Pipeline:
         says, or 3). Everything else raises.
         """
         allowed = restarts_by_default() if restarts is None else restarts
-        supervision = Supervision(self._definition(frame, output_mode, trigger), restarts=allowed)
+        supervision = Supervisor(self._definition(frame, output_mode, trigger), restarts=allowed)
         self._run = supervision.handle
         supervision.run()
 
@@ -158,7 +158,7 @@ class Pipeline:
         run.begin()
         return run
 
-    def _definition(self, frame: DataFrame, output_mode: str, trigger: Mapping[str, Any] | None) -> Definition:
+    def _definition(self, frame: DataFrame, output_mode: str, trigger: Mapping[str, Any] | None) -> PipelineDefinition:
         check_frame(frame)
         if self._run is not None and self._run.is_active:
             raise Invalid(
@@ -189,7 +189,7 @@ class Pipeline:
                 unchanged="everything",
                 next_step='pass workdir="/a/shared/path" to Pipeline',
             )
-        return Definition(
+        return PipelineDefinition(
             name=self.name,
             frame=frame,
             output_mode=output_mode,

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.stopping import StopRequest
-from holdfast.pipeline.epoch import EpochRunner
+from holdfast.pipeline.epoch import EpochCoordinator
 from holdfast.pipeline.epoch_manifest import EpochFacts, Holding
 from holdfast.pipeline.reports import EpochReport, StepClock, tell
-from holdfast.pipeline.workdir.snapshot import Capture, Captured
+from holdfast.pipeline.workdir.snapshot import Snapshot, WorkdirSnapshotter
 from holdfast.pipeline.workdir.workdir import Workdir
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ _LAG_UNITS = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files
 class WorkdirCapturing:
     """The capture of an epoch, as the epoch's protocol asks for it."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: WorkdirSnapshotter) -> None:
         self._capture = capture
-        self._last: Captured | None = None
+        self._last: Snapshot | None = None
 
     def take(self, facts: EpochFacts) -> Holding:
-        self._last = self._capture.take(facts.batch_id, facts.epoch)
+        self._last = self._capture.snapshot(facts.batch_id, facts.epoch)
         return Holding(self._last.batches, self._last.inherited)
 
     def settle(self) -> None:
         if self._last is not None:
-            self._capture.settle(self._last)
+            self._capture.confirm(self._last)
             self._last = None
 
 
@@ -45,7 +45,7 @@ class StopRequested(Exception):
     """A batch that came after the pipeline was asked to stop: ends the query, and nothing of it was begun."""
 
 
-class Attempt:
+class QueryRun:
     """A running query whose every batch is an epoch of ours."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Attempt:
         pipeline: str,
         workdir: Workdir,
         sources: tuple[str, ...],
-        runner: EpochRunner,
+        runner: EpochCoordinator,
         facts_of: Callable[[int, Mapping[str, Any]], EpochFacts],
         lineage: int,
         replays: bool,

@@ -11,18 +11,19 @@ from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.pipeline.epoch import NamedSink
-from holdfast.pipeline.recovery_plan import Observed, Plan, SeenWorkdir
+from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, WorkdirState
 from holdfast.pipeline.workdir.addresses import readdress
-from holdfast.pipeline.workdir.restore import Comparison, compare, rebuild
-from holdfast.pipeline.workdir.snapshot import Capture
-from holdfast.pipeline.workdir.workdir import Belonging, Workdir, is_own_name
+from holdfast.pipeline.workdir.owner import WorkdirOwner
+from holdfast.pipeline.workdir.restore import Comparison, compare, restore
+from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
+from holdfast.pipeline.workdir.workdir import Workdir, is_own_name
 from holdfast.sinks import Delivery, StagedOutputGone, Standing
 
 
 class Looked(msgspec.Struct, frozen=True):
     """What was observed, and what a comparison of the workdir with the newest checkpoint gave."""
 
-    observed: Observed
+    observed: Observation
     comparison: Comparison | None
     doubtful: CheckpointManifest | None = None
     """The newest checkpoint, if it can be read and not be trusted: what it has staged may be wanted yet."""
@@ -70,11 +71,11 @@ def _refuse_newer_format(store: CheckpointStore, number: int) -> None:
         )
 
 
-def look(store: CheckpointStore, workdir: Workdir) -> Looked:
+def observe(store: CheckpointStore, workdir: Workdir) -> Looked:
     """Observe store and workdir; the sinks are asked once the pipeline is ours."""
     newest, skipped = newest_checkpoint(store)
-    seen, comparison = look_at_workdir(workdir, store, newest)
-    return Looked(Observed(store.objects.address, newest, seen, skipped), comparison, _doubtful(store, skipped))
+    seen, comparison = observe_workdir(workdir, store, newest)
+    return Looked(Observation(store.objects.address, newest, seen, skipped), comparison, _doubtful(store, skipped))
 
 
 def _doubtful(store: CheckpointStore, skipped: list[tuple[int, str]]) -> CheckpointManifest | None:
@@ -84,20 +85,20 @@ def _doubtful(store: CheckpointStore, skipped: list[tuple[int, str]]) -> Checkpo
         return None
 
 
-def look_at_workdir(
+def observe_workdir(
     workdir: Workdir, store: CheckpointStore, newest: CheckpointManifest | None
-) -> tuple[SeenWorkdir, Comparison | None]:
+) -> tuple[WorkdirState, Comparison | None]:
     """Where the workdir stands, and whether everything the newest checkpoint holds is there as it was captured."""
     if workdir.is_empty():
-        return SeenWorkdir(str(workdir.home)), None
+        return WorkdirState(str(workdir.home)), None
     spark_checkpoint = workdir.spark_checkpoint
     logs = spark_checkpoint.logs()
     comparison = compare(workdir, store.objects, newest) if newest else None
     problem = logs.problem or (comparison.difference if comparison else None)
     if problem is None and newest is not None and comparison is not None:
         problem = spark_checkpoint.damage_after(newest.wal_position, comparison.same.keys())
-    belonging = workdir.belonging()
-    seen = SeenWorkdir(
+    belonging = workdir.owner()
+    seen = WorkdirState(
         str(workdir.home),
         is_empty=False,
         pipeline=belonging.pipeline if belonging else None,
@@ -107,12 +108,12 @@ def look_at_workdir(
         planned=logs.planned,
         committed=logs.committed,
         problem=problem,
-        suspicion=workdir.suspicion(),
+        suspect_reason=workdir.suspect_reason(),
     )
     return seen, comparison
 
 
-def ask_sinks(
+def recover_sinks(
     sinks: Mapping[str, NamedSink],
     newest: CheckpointManifest | None,
     pipeline: str,
@@ -143,7 +144,7 @@ def owes(manifest: CheckpointManifest, sink: str) -> bool:
 
 
 def finish_sinks(
-    plan: Plan, newest: CheckpointManifest, sinks: Mapping[str, NamedSink], pipeline: str, generation: int
+    plan: RecoveryPlan, newest: CheckpointManifest, sinks: Mapping[str, NamedSink], pipeline: str, generation: int
 ) -> list[str]:
     """Commit what was decided and never finished, from what was staged; the sinks that have it now.
 
@@ -165,8 +166,13 @@ def finish_sinks(
     return finished
 
 
-def ready_workdir(
-    plan: Plan, looked: Looked, workdir: Workdir, capture: Capture, store: CheckpointStore, owner: Belonging
+def apply_to_workdir(
+    plan: RecoveryPlan,
+    looked: Looked,
+    workdir: Workdir,
+    capture: WorkdirSnapshotter,
+    store: CheckpointStore,
+    owner: WorkdirOwner,
 ) -> None:
     """Make the workdir what the plan says, and tell the capture what of it the store has.
 
@@ -187,7 +193,12 @@ def ready_workdir(
 
 
 def _carry_out(
-    plan: Plan, looked: Looked, workdir: Workdir, capture: Capture, store: CheckpointStore, owner: Belonging
+    plan: RecoveryPlan,
+    looked: Looked,
+    workdir: Workdir,
+    capture: WorkdirSnapshotter,
+    store: CheckpointStore,
+    owner: WorkdirOwner,
 ) -> None:
     newest = looked.observed.newest
     if plan.workdir == "begin":
@@ -196,7 +207,7 @@ def _carry_out(
         capture.begin({}, [])
     elif plan.workdir == "rebuild":
         assert newest is not None
-        contents = rebuild(workdir, store.objects, newest, owner, store.check_lease)
+        contents = restore(workdir, store.objects, newest, owner, store.check_lease)
         capture.begin(contents.holders, contents.order)
     else:
         assert looked.comparison is not None

@@ -18,7 +18,7 @@ OnChange = Literal["fail", "accept", "reset"]
 WorkdirAction = Literal["keep", "rebuild", "begin", "adopt"]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class PipelineSpec(msgspec.Struct, frozen=True):
     """The pipeline that asks to be started."""
 
     pipeline: str
@@ -37,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """No checkpoint up to this one is resumed from: the pipeline begins again under a new lineage, and owes nothing."""
 
 
-class SeenWorkdir(msgspec.Struct, frozen=True):
+class WorkdirState(msgspec.Struct, frozen=True):
     """What a look at the workdir showed."""
 
     path: str
@@ -53,23 +53,23 @@ class SeenWorkdir(msgspec.Struct, frozen=True):
     """Why Spark could not go on from it, or what in it is not as it was captured."""
     store: str | None = None
     """Where the pipeline that marked it keeps its checkpoints."""
-    suspicion: str | None = None
+    suspect_reason: str | None = None
     """What Spark said when it last gave up on it, though nothing is known to be wrong with it."""
 
 
-class Observed(msgspec.Struct, frozen=True):
+class Observation(msgspec.Struct, frozen=True):
     """Everything a plan is made from."""
 
     store: str
     newest: CheckpointManifest | None
-    workdir: SeenWorkdir
+    workdir: WorkdirState
     skipped: list[tuple[int, str]] = []
     """Newer checkpoints that cannot be trusted, and why."""
     sinks: dict[str, Standing] = {}
     """What the sinks themselves know."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RecoveryPlan(msgspec.Struct, frozen=True):
     """What a start will do."""
 
     lineage: int
@@ -107,7 +107,7 @@ class Plan(msgspec.Struct, frozen=True):
             )
 
 
-def plan_recovery(seen: Observed, wanted: Wanted) -> Plan:
+def plan_recovery(seen: Observation, wanted: PipelineSpec) -> RecoveryPlan:
     """Decide how to start. Raises where going on would lose or repeat rows, or touch what is not ours."""
     newest = seen.newest
     change = _check_change(seen, wanted)
@@ -121,7 +121,7 @@ def plan_recovery(seen: Observed, wanted: Wanted) -> Plan:
     return _resume(seen, newest, wanted, change)
 
 
-def check_start(seen: Observed, wanted: Wanted) -> int:
+def check_start(seen: Observation, wanted: PipelineSpec) -> int:
     """Refuse what can be refused while another driver may be at work; the lineage that a start will most likely have.
 
     Where store and workdir stand is not asked: they move while we look.
@@ -136,7 +136,7 @@ def check_start(seen: Observed, wanted: Wanted) -> int:
     return newest.own.lineage
 
 
-def _check_change(seen: Observed, wanted: Wanted) -> str | None:
+def _check_change(seen: Observation, wanted: PipelineSpec) -> str | None:
     """What of the pipeline is not as it was, if that is allowed."""
     _check_belongings(seen, wanted)
     change = _change(seen.newest, wanted)
@@ -145,7 +145,7 @@ def _check_change(seen: Observed, wanted: Wanted) -> str | None:
     return change
 
 
-def _check_belongings(seen: Observed, wanted: Wanted) -> None:
+def _check_belongings(seen: Observation, wanted: PipelineSpec) -> None:
     """Refuse to touch a store or a directory of somebody else's."""
     newest = seen.newest
     known = newest.own.runtime.get("pipeline") if newest else None
@@ -179,7 +179,7 @@ def _check_belongings(seen: Observed, wanted: Wanted) -> None:
         )
 
 
-def _change(newest: CheckpointManifest | None, wanted: Wanted) -> str | None:
+def _change(newest: CheckpointManifest | None, wanted: PipelineSpec) -> str | None:
     """What of the pipeline is not as it was, in words."""
     if newest is None:
         return None
@@ -196,7 +196,7 @@ def _change(newest: CheckpointManifest | None, wanted: Wanted) -> str | None:
     return "; ".join(found) or None
 
 
-def _begin(seen: Observed) -> Plan:
+def _begin(seen: Observation) -> RecoveryPlan:
     if seen.workdir.committed >= 0:
         raise Corrupt(
             f"The workdir {seen.workdir.path} has {seen.workdir.committed + 1} epochs behind it, and {seen.store} has "
@@ -208,31 +208,31 @@ def _begin(seen: Observed) -> Plan:
         )
     _check_sinks(seen.sinks, seen.store, lineage=0, allowed=0)
     why = "there is none" if seen.workdir.is_empty else "no epoch was decided in the one that is there"
-    return Plan(0, "begin", why, None, 0)
+    return RecoveryPlan(0, "begin", why, None, 0)
 
 
 def _begin_anew(
-    seen: Observed, newest: CheckpointManifest, why: str, note: str, unfinished: tuple[str, ...] = ()
-) -> Plan:
+    seen: Observation, newest: CheckpointManifest, why: str, note: str, unfinished: tuple[str, ...] = ()
+) -> RecoveryPlan:
     known = [standing.lineage for standing in seen.sinks.values() if standing.lineage is not None]
     lineage = max([newest.own.lineage, *known]) + 1
     notes = (f"Everything is read again, and {note}",)
-    return Plan(lineage, "begin", why, None, 0, unfinished=unfinished, notes=notes)
+    return RecoveryPlan(lineage, "begin", why, None, 0, unfinished=unfinished, notes=notes)
 
 
-def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: str | None) -> Plan:
+def _resume(seen: Observation, newest: CheckpointManifest, wanted: PipelineSpec, change: str | None) -> RecoveryPlan:
     lineage, batch = newest.own.lineage, newest.wal_position
     notes = [f"Checkpoint {number} is skipped: {why}." for number, why in seen.skipped]
     if change:
         notes.append(f"The pipeline has changed ({change}), and on_change is 'accept'.")
     _check_places(newest, wanted)
     unfinished = _unfinished(newest, wanted)
-    action, why = _treat(seen.workdir, batch)
+    action, why = _workdir_action(seen.workdir, batch)
     known = {name: standing for name, standing in seen.sinks.items() if standing.is_known}
     if action == "adopt" and not _have_all(known, seen.workdir.committed + 1, explained=bool(seen.skipped)):
         action, why = "rebuild", f"it is at batch {seen.workdir.committed}, and the sinks are not"
-    if action == "keep" and seen.workdir.suspicion and not _any_ahead(known, newest.epoch):
-        action, why = "rebuild", f"Spark could not go on from it: {seen.workdir.suspicion}"
+    if action == "keep" and seen.workdir.suspect_reason and not _any_ahead(known, newest.epoch):
+        action, why = "rebuild", f"Spark could not go on from it: {seen.workdir.suspect_reason}"
     if action == "adopt":
         _check_adoptable(seen, newest, wanted)
         delivered = seen.workdir.committed + 1
@@ -240,14 +240,14 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
         _check_sinks(seen.sinks, seen.store, lineage, delivered + planned_ahead)
         if planned_ahead and not wanted.is_deterministic:
             _check_agreement(seen.sinks, delivered)
-        return Plan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
+        return RecoveryPlan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
     planned_ahead = action == "keep" and seen.workdir.planned > batch
     _check_sinks(seen.sinks, seen.store, lineage, newest.epoch + planned_ahead)
     if planned_ahead and not wanted.is_deterministic:
         _check_agreement(seen.sinks, newest.epoch)
     is_done = action == "keep" and seen.workdir.committed >= batch
     notes += _set_back(known, newest, wanted)
-    return Plan(
+    return RecoveryPlan(
         lineage,
         action,
         why,
@@ -259,7 +259,7 @@ def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: 
     )
 
 
-def _check_places(newest: CheckpointManifest, wanted: Wanted) -> None:
+def _check_places(newest: CheckpointManifest, wanted: PipelineSpec) -> None:
     """Spark's log knows sources by their place only: one that moved would go on from the offsets of another."""
     recorded = tuple(newest.own.runtime.get("sources", ()))
     if recorded and wanted.source_order and recorded != wanted.source_order:
@@ -273,7 +273,7 @@ def _check_places(newest: CheckpointManifest, wanted: Wanted) -> None:
         )
 
 
-def _unfinished(newest: CheckpointManifest, wanted: Wanted) -> tuple[str, ...]:
+def _unfinished(newest: CheckpointManifest, wanted: PipelineSpec) -> tuple[str, ...]:
     """The sinks that owe the last epoch. A pipeline without one of them would drop it."""
     names = sorted(name for name, status in newest.sink_commit_statuses.items() if status != "Committed")
     for name in names:
@@ -293,7 +293,7 @@ def owing(sink: str, newest: CheckpointManifest) -> Invalid:
     )
 
 
-def _treat(workdir: SeenWorkdir, batch: int) -> tuple[WorkdirAction, str]:
+def _workdir_action(workdir: WorkdirState, batch: int) -> tuple[WorkdirAction, str]:
     """Whether Spark can go on from this workdir after `batch` was decided."""
     if workdir.is_empty:
         return "rebuild", "it is gone"
@@ -308,7 +308,7 @@ def _treat(workdir: SeenWorkdir, batch: int) -> tuple[WorkdirAction, str]:
     return "keep", "it is what was captured"
 
 
-def _check_adoptable(seen: Observed, newest: CheckpointManifest, wanted: Wanted) -> None:
+def _check_adoptable(seen: Observation, newest: CheckpointManifest, wanted: PipelineSpec) -> None:
     if wanted.operators:
         raise Corrupt(
             f"The newest checkpoint that can be trusted is {newest.checkpoint_id}, epoch {newest.epoch}; Spark is "
@@ -362,7 +362,7 @@ def _check_agreement(sinks: Mapping[str, Standing], delivered: int) -> None:
         )
 
 
-def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted: Wanted) -> list[str]:
+def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted: PipelineSpec) -> list[str]:
     """A sink that has lost epochs: not mounted, dropped, restored from a copy. Going on would hide that."""
     found = []
     for name, standing in sorted(sinks.items()):
@@ -383,7 +383,7 @@ def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted:
     return found
 
 
-def _changed(newest: CheckpointManifest, change: str, seen: Observed) -> HoldfastError:
+def _changed(newest: CheckpointManifest, change: str, seen: Observation) -> HoldfastError:
     return Invalid(
         f"The pipeline has changed since checkpoint {newest.checkpoint_id}: {change}.",
         code="pipeline.changed",

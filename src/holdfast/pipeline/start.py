@@ -13,19 +13,28 @@ from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.manifest import CheckpointManifest, InFlightRecord, SinkCommitStatus
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
-from holdfast.pipeline.epoch import EpochRunner, NamedSink, Operator
+from holdfast.pipeline.epoch import EpochCoordinator, NamedSink, Operator
 from holdfast.pipeline.epoch_manifest import EpochFacts, connector_checkpoint, with_statuses
-from holdfast.pipeline.frames import SparkFrames
+from holdfast.pipeline.frames import FrameCache
 from holdfast.pipeline.query_plan import Query, describe_query, stable_hash
-from holdfast.pipeline.query_run import Attempt, WorkdirCapturing, first_line
-from holdfast.pipeline.recovery import ask_sinks, finish_sinks, look, look_at_workdir, ready_workdir
-from holdfast.pipeline.recovery_plan import Observed, OnChange, Plan, Wanted, check_start, owing, plan_recovery
+from holdfast.pipeline.query_run import QueryRun, WorkdirCapturing, first_line
+from holdfast.pipeline.recovery import apply_to_workdir, finish_sinks, observe, observe_workdir, recover_sinks
+from holdfast.pipeline.recovery_plan import (
+    Observation,
+    OnChange,
+    PipelineSpec,
+    RecoveryPlan,
+    check_start,
+    owing,
+    plan_recovery,
+)
 from holdfast.pipeline.reference_table import VERSION, ReferenceTable
 from holdfast.pipeline.reports import Notice, tell
-from holdfast.pipeline.workdir.fence import enter
+from holdfast.pipeline.workdir.fence import fence_workdir
+from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.pack import Reopening, is_one_process, packing_for
-from holdfast.pipeline.workdir.snapshot import Capture
-from holdfast.pipeline.workdir.workdir import SPOOL, Belonging, Workdir
+from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
+from holdfast.pipeline.workdir.workdir import SPOOL, Workdir
 from holdfast.sinks import Delivery
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ ORDERED_SOURCES = 4
 """Version 2 of the offset log names its sources and keeps so many in the order of the query."""
 
 
-class Definition(msgspec.Struct, frozen=True):
+class PipelineDefinition(msgspec.Struct, frozen=True):
     """Everything a pipeline is made of."""
 
     name: str
@@ -57,19 +66,19 @@ class Definition(msgspec.Struct, frozen=True):
     anew_after: int = 0
 
 
-class Checked(msgspec.Struct, frozen=True):
+class PreparedPipeline(msgspec.Struct, frozen=True):
     """A definition that Spark and the sinks have nothing against."""
 
-    definition: Definition
+    definition: PipelineDefinition
     query: Query
     pipeline_hash: int
     initial: dict[str, bytes]
     """What the operators held before the pipeline touched them."""
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> PipelineSpec:
         definition = self.definition
-        return Wanted(
+        return PipelineSpec(
             definition.name,
             self.pipeline_hash,
             frozenset(source.name for source in self.query.sources),
@@ -83,7 +92,7 @@ class Checked(msgspec.Struct, frozen=True):
         )
 
 
-def check(definition: Definition) -> Checked:
+def preflight(definition: PipelineDefinition) -> PreparedPipeline:
     """Refuse whatever can be refused before any data moves, and before a driver that is at work is fenced."""
     query = describe_query(definition.frame, definition.sources)
     pipeline_hash = stable_hash(
@@ -98,10 +107,10 @@ def check(definition: Definition) -> Checked:
         }
     )
     initial = {name: operator.snapshot() for name, operator in definition.operators.items()}
-    checked = Checked(definition, query, pipeline_hash, initial)
+    checked = PreparedPipeline(definition, query, pipeline_hash, initial)
     newest = _newest_readable(definition.store)
-    seen, _ = look_at_workdir(definition.workdir, definition.store, None)
-    lineage = check_start(Observed(definition.store.objects.address, newest, seen), checked.wanted)
+    seen, _ = observe_workdir(definition.workdir, definition.store, None)
+    lineage = check_start(Observation(definition.store.objects.address, newest, seen), checked.wanted)
     try:
         _prepare_sinks(checked, lineage)
     finally:  # views may have fed the operators with the empty frame
@@ -118,7 +127,7 @@ def _newest_readable(store: CheckpointStore) -> CheckpointManifest | None:
         return None
 
 
-def _prepare_sinks(checked: Checked, lineage: int) -> None:
+def _prepare_sinks(checked: PreparedPipeline, lineage: int) -> None:
     definition = checked.definition
     empty = None
     for name, named in definition.sinks.items():
@@ -134,19 +143,19 @@ def _prepare_sinks(checked: Checked, lineage: int) -> None:
             raise error.within(f"Sink {name!r}", unchanged=None if error.unchanged else NOTHING_TOUCHED) from error
 
 
-def recover_and_start(checked: Checked) -> Attempt:
+def recover_and_start(checked: PreparedPipeline) -> QueryRun:
     """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there."""
     definition = checked.definition
     store, name = definition.store, definition.name
     store.check_lease()  # started again in one process: somebody may have taken over meanwhile
     generation = store.claim().generation
     first_id = store.next_id(saved_only=True)
-    workdir = enter(definition.workdir, generation, store.check_lease)
+    workdir = fence_workdir(definition.workdir, generation, store.check_lease)
     definition = msgspec.structs.replace(definition, workdir=workdir)
     checked = msgspec.structs.replace(checked, definition=definition)
-    looked = look(store, workdir)
+    looked = observe(store, workdir)
     newest = looked.observed.newest
-    standings = ask_sinks(definition.sinks, newest, name, generation, looked.doubtful)
+    standings = recover_sinks(definition.sinks, newest, name, generation, looked.doubtful)
     observed = msgspec.structs.replace(looked.observed, sinks=standings)
     plan = _plan(observed, checked)
     for sentence in plan.words():
@@ -155,8 +164,8 @@ def recover_and_start(checked: Checked) -> Attempt:
     if newest is not None and plan.unfinished:
         newest = _finish(plan, newest, checked, generation)
     packing = packing_for(definition.frame.sparkSession, definition.reopening)
-    capture = Capture(workdir, store, packing)
-    ready_workdir(plan, looked, workdir, capture, store, Belonging(name, store.objects.address))
+    capture = WorkdirSnapshotter(workdir, store, packing)
+    apply_to_workdir(plan, looked, workdir, capture, store, WorkdirOwner(name, store.objects.address))
     resumed = newest if plan.checkpoint_id is not None else None
     _check_replayed_tables(definition, plan, newest)
     runner = _runner(checked, plan, resumed, generation, capture, first_id)
@@ -164,7 +173,7 @@ def recover_and_start(checked: Checked) -> Attempt:
     return _start(checked, plan, runner)
 
 
-def _plan(observed: Observed, checked: Checked) -> Plan:
+def _plan(observed: Observation, checked: PreparedPipeline) -> RecoveryPlan:
     """The plan; `Conflict` where it failed because a driver that was taken over decided one more epoch meanwhile."""
     try:
         return plan_recovery(observed, checked.wanted)
@@ -181,7 +190,9 @@ def _plan(observed: Observed, checked: Checked) -> Plan:
         ) from error
 
 
-def _check_replayed_tables(definition: Definition, plan: Plan, newest: CheckpointManifest | None) -> None:
+def _check_replayed_tables(
+    definition: PipelineDefinition, plan: RecoveryPlan, newest: CheckpointManifest | None
+) -> None:
     """An epoch that is run again reads its tables as it did; this process has read a newer version already."""
     for table in definition.tables.values():
         recorded = newest.table_offsets.get(table.name) if newest and plan.replayed is not None else None
@@ -196,7 +207,9 @@ def _check_replayed_tables(definition: Definition, plan: Plan, newest: Checkpoin
             )
 
 
-def _finish(plan: Plan, newest: CheckpointManifest, checked: Checked, generation: int) -> CheckpointManifest:
+def _finish(
+    plan: RecoveryPlan, newest: CheckpointManifest, checked: PreparedPipeline, generation: int
+) -> CheckpointManifest:
     definition = checked.definition
     finished = finish_sinks(plan, newest, definition.sinks, definition.name, generation)
     left = sorted(set(plan.unfinished) - set(finished))
@@ -210,16 +223,16 @@ def _finish(plan: Plan, newest: CheckpointManifest, checked: Checked, generation
 
 
 def _runner(
-    checked: Checked,
-    plan: Plan,
+    checked: PreparedPipeline,
+    plan: RecoveryPlan,
     newest: CheckpointManifest | None,
     generation: int,
-    capture: Capture,
+    capture: WorkdirSnapshotter,
     first_id: int,
-) -> EpochRunner:
+) -> EpochCoordinator:
     definition = checked.definition
     sinks = list(definition.sinks.values())
-    return EpochRunner(
+    return EpochCoordinator(
         pipeline=definition.name,
         lineage=plan.lineage,
         generation=generation,
@@ -227,7 +240,7 @@ def _runner(
         sinks=definition.sinks,
         operators=definition.operators,
         capturing=WorkdirCapturing(capture),
-        frames=SparkFrames(
+        frames=FrameCache(
             is_read_once=len(sinks) == 1 and sinks[0].computes_all,
             may_differ=not checked.query.is_deterministic and not is_one_process(definition.frame.sparkSession),
             spool=definition.workdir.path / f"{SPOOL}-{generation}",
@@ -238,17 +251,17 @@ def _runner(
     )
 
 
-def _restore_operators(checked: Checked, runner: EpochRunner, newest: CheckpointManifest | None) -> None:
+def _restore_operators(checked: PreparedPipeline, runner: EpochCoordinator, newest: CheckpointManifest | None) -> None:
     for name, operator in checked.definition.operators.items():
         operator.restore(checked.initial[name])
     if newest is not None:
         runner.restore_operators(newest)
 
 
-def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
+def _start(checked: PreparedPipeline, plan: RecoveryPlan, runner: EpochCoordinator) -> QueryRun:
     definition = checked.definition
     frame: DataFrame = definition.frame
-    attempt = Attempt(
+    attempt = QueryRun(
         pipeline=definition.name,
         workdir=definition.workdir,
         runner=runner,
@@ -273,7 +286,7 @@ def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
     return attempt
 
 
-def _refused_by_spark(definition: Definition, error: Exception) -> HoldfastError:
+def _refused_by_spark(definition: PipelineDefinition, error: Exception) -> HoldfastError:
     return Invalid(
         f"Spark does not run this query: {first_line(error)}",
         code="pipeline.refused-by-spark",
@@ -283,7 +296,7 @@ def _refused_by_spark(definition: Definition, error: Exception) -> HoldfastError
     )
 
 
-def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str, Any]) -> EpochFacts:
+def facts_of(checked: PreparedPipeline, lineage: int, batch_id: int, summary: Mapping[str, Any]) -> EpochFacts:
     """What Spark's logs say of a batch that it has planned."""
     definition, workdir = checked.definition, checked.definition.workdir
     planned = workdir.spark_checkpoint.planned(batch_id)

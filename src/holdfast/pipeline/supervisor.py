@@ -13,9 +13,9 @@ from types import FrameType
 
 from holdfast.base.stopping import StopRequest
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.pipeline.query_run import Attempt, first_line
+from holdfast.pipeline.query_run import QueryRun, first_line
 from holdfast.pipeline.reports import Notice, tell
-from holdfast.pipeline.start import Checked, Definition, check, recover_and_start
+from holdfast.pipeline.start import PipelineDefinition, PreparedPipeline, preflight, recover_and_start
 from holdfast.pipeline.workdir.workdir import Workdir
 
 log = logging.getLogger("holdfast.spark")
@@ -44,17 +44,17 @@ _PASSING = re.compile(r"ExecutorLostFailure|Lost executor|FetchFailed|SparkConte
 class Run:
     """A pipeline that has been started. `stop()` finishes the epoch; `await_termination()` waits and raises."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: PipelineDefinition) -> None:
         self._definition = definition
-        self._checked: Checked | None = None
-        self._attempt: Attempt | None = None
+        self._checked: PreparedPipeline | None = None
+        self._attempt: QueryRun | None = None
         self._stop = StopRequest()
 
     def begin(self) -> None:
         """Check, recover and start the query. Each call is an attempt of its own."""
         self._attempt = None
         if self._checked is None:
-            self._checked = check(self._definition)
+            self._checked = preflight(self._definition)
         try:
             self._attempt = recover_and_start(self._checked)
         except Exception as error:
@@ -102,7 +102,7 @@ class Run:
         """Let the next start know if the workdir may be to blame. `Fenced` if it is another driver's by now."""
         self._raise_if_fenced(error)
         if self.may_blame_workdir(error):
-            self._definition.workdir.suspect(first_line(error))
+            self._definition.workdir.mark_suspect(first_line(error))
 
     def may_blame_workdir(self, error: Exception) -> bool:
         """Whether the next start had better rebuild the workdir.
@@ -128,10 +128,10 @@ class Run:
             return  # the store cannot be asked now; what ended the query is still true
 
 
-class Supervision:
+class Supervisor:
     """Runs a pipeline, and again where a failure may pass by itself, a bounded number of times."""
 
-    def __init__(self, definition: Definition, *, restarts: int) -> None:
+    def __init__(self, definition: PipelineDefinition, *, restarts: int) -> None:
         self._definition = definition
         self._restarts = restarts
         self._run = self.handle = Run(definition)

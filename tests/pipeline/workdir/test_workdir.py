@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.pipeline.workdir.workdir import MARKER, Belonging, Workdir
+from holdfast.pipeline.workdir.owner import OWNER_FILE, WorkdirOwner
+from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.checkpoint import Logs
 from workdir_files import OWNER, HandMade
 
@@ -54,7 +55,7 @@ def test_addresses_that_are_no_disk(address: str) -> None:
 
 def test_nothing_is_made_by_looking(made: HandMade) -> None:
     workdir = made.workdir
-    assert (workdir.is_empty(), workdir.belonging(), workdir.spark_checkpoint.logs()) == (True, None, Logs())
+    assert (workdir.is_empty(), workdir.owner(), workdir.spark_checkpoint.logs()) == (True, None, Logs())
     workdir.sweep()
     workdir.discard()
     assert os.listdir(made.root.parent) == []
@@ -65,17 +66,17 @@ def test_nothing_is_made_by_looking(made: HandMade) -> None:
 
 def test_marked(made: HandMade) -> None:
     made.workdir.make(OWNER)
-    assert made.workdir.belonging() == OWNER
+    assert made.workdir.owner() == OWNER
     assert made.workdir.is_empty()
-    made.workdir.make(Belonging("other", "memory://x"))
-    assert made.workdir.belonging() == Belonging("other", "memory://x")
+    made.workdir.make(WorkdirOwner("other", "memory://x"))
+    assert made.workdir.owner() == WorkdirOwner("other", "memory://x")
 
 
 @pytest.mark.parametrize("mark", [b"", b"{", b"[]", b'{"pipeline":5,"store":"x"}', b"\xff\xfe", b'{"pipeline":"x"}'])
 def test_a_mark_that_cannot_be_read_is_nobodys(made: HandMade, mark: bytes) -> None:
     made.workdir.make(OWNER)
-    (made.root / MARKER).write_bytes(mark)
-    assert made.workdir.belonging() is None
+    (made.root / OWNER_FILE).write_bytes(mark)
+    assert made.workdir.owner() is None
 
 
 def test_anything_else_in_it_counts(made: HandMade) -> None:

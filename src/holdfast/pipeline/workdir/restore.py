@@ -18,7 +18,8 @@ from holdfast.checkpoints.batch_format import Batch
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.pipeline.workdir.addresses import from_captured, read_captured
-from holdfast.pipeline.workdir.workdir import Belonging, Workdir, mark
+from holdfast.pipeline.workdir.owner import WorkdirOwner, write_owner
+from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.state_files import files_for_batch
 from holdfast.storage.objects.store import Objects
 
@@ -48,11 +49,11 @@ class Comparison(msgspec.Struct, frozen=True):
     contents: Contents
 
 
-def rebuild(
+def restore(
     workdir: Workdir,
     objects: Objects,
     manifest: CheckpointManifest,
-    owner: Belonging,
+    owner: WorkdirOwner,
     still_ours: Callable[[], None] = lambda: None,
 ) -> Contents:
     """Replace the workdir by what the checkpoint holds, every byte verified on the way.
@@ -65,7 +66,7 @@ def rebuild(
     try:
         with step("workdir.fill", checkpoint_id=manifest.checkpoint_id):
             contents = _fill(fresh, workdir, objects, manifest)
-            mark(fresh, owner)
+            write_owner(fresh, owner)
         still_ours()
         workdir.discard(still_ours)
         workdir.publish(fresh, still_ours)
@@ -107,7 +108,7 @@ def compare(workdir: Workdir, objects: Objects, manifest: CheckpointManifest) ->
 
 
 def _fill(root: Path, workdir: Workdir, objects: Objects, manifest: CheckpointManifest) -> Contents:
-    filling = _Filling(root, workdir, objects)
+    filling = _Restore(root, workdir, objects)
     order = manifest.needed_batches
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-rebuild") as workers:
         for _ in workers.map(filling.unpack, range(len(order)), order):
@@ -127,13 +128,13 @@ def _fill(root: Path, workdir: Workdir, objects: Objects, manifest: CheckpointMa
     return Contents({path: holders[path] for path in needed}, manifest.needed_batches)
 
 
-class _Filling:
+class _Restore:
     """Writes out batch objects, several at a time; of a file that several hold, what the last one has stays."""
 
     def __init__(self, root: Path, workdir: Workdir, objects: Objects) -> None:
         self._root = root
         self._workdir = workdir
-        self._reading = _Reading(objects)
+        self._reading = _BatchReader(objects)
         self._made: set[str] = set()
         self._locks: dict[str, threading.Lock] = {}
         self.placed: dict[str, int] = {}
@@ -162,7 +163,7 @@ class _Filling:
 def _batches(objects: Objects, manifest: CheckpointManifest) -> Iterator[tuple[BatchObject, Batch]]:
     """The batch objects of a checkpoint in order, verified, the next one read while this one is used."""
     wanted = manifest.needed_batches
-    reading = _Reading(objects)
+    reading = _BatchReader(objects)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-rebuild") as readers:
         waiting = [readers.submit(reading.read, batch) for batch in wanted[:AT_ONCE]]
         for place, batch in enumerate(wanted):
@@ -172,7 +173,7 @@ def _batches(objects: Objects, manifest: CheckpointManifest) -> Iterator[tuple[B
             yield batch, opened
 
 
-class _Reading:
+class _BatchReader:
     """Reads batch objects into one buffer per thread: to get fresh memory for each takes longer than to verify it."""
 
     def __init__(self, objects: Objects) -> None:

@@ -1,6 +1,6 @@
 """Taking what Spark needs out of the workdir into batch objects, only what no earlier checkpoint holds.
 
-Captured for batch N is what running N again needs: state of version N, which is final, because Spark counts N-1 as
+Snapshot for batch N is what running N again needs: state of version N, which is final, because Spark counts N-1 as
 done. Nothing that is still being written is ever read.
 """
 
@@ -21,14 +21,14 @@ from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.directory import FileStamp
 from holdfast.sparkdir.state_files import files_for_batch, is_immutable, newest_versions
 
-REPACKED_AT_LEAST = 64 << 10
+COMPACTED_AT_LEAST = 64 << 10
 """So many bytes may always be written again, to let go of objects that are kept for little."""
 
-REPACKED_SHARE = 0.05
+COMPACTED_SHARE = 0.05
 MOSTLY_DEAD = 0.5
 
 
-class Holding(msgspec.Struct, frozen=True):
+class FileLocation(msgspec.Struct, frozen=True):
     """Where a file's bytes are in the store, and how it looked in the workdir when they were taken."""
 
     batch: BatchObject
@@ -36,17 +36,17 @@ class Holding(msgspec.Struct, frozen=True):
     stamp: FileStamp
 
 
-class Captured(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True):
     """One capture, written but not yet decided upon."""
 
     batches: list[BatchObject]
     inherited: list[BatchObject]
-    holdings: dict[str, Holding]
+    holdings: dict[str, FileLocation]
     new_bytes: int
     """Of files, before packing."""
 
 
-def choose_repacked(holdings: Mapping[str, Holding], new_bytes: int) -> set[str]:
+def choose_compaction(holdings: Mapping[str, FileLocation], new_bytes: int) -> set[str]:
     """Files to write again although the store has them, so that old objects with little left in them can go. Pure.
 
     Spends at most a small share of what is written anyway; the objects that free most for least come first.
@@ -54,7 +54,7 @@ def choose_repacked(holdings: Mapping[str, Holding], new_bytes: int) -> set[str]
     live: dict[str, list[str]] = {}
     for path, holding in holdings.items():
         live.setdefault(holding.batch.key, []).append(path)
-    budget = max(REPACKED_AT_LEAST, int(new_bytes * REPACKED_SHARE))
+    budget = max(COMPACTED_AT_LEAST, int(new_bytes * COMPACTED_SHARE))
     chosen: set[str] = set()
     costs = sorted((sum(holdings[path].size for path in paths), key) for key, paths in live.items())
     for cost, key in costs:
@@ -66,14 +66,14 @@ def choose_repacked(holdings: Mapping[str, Holding], new_bytes: int) -> set[str]
     return chosen
 
 
-class Capture:
+class WorkdirSnapshotter:
     """What the store holds of one workdir, and the way to add to it."""
 
     def __init__(self, workdir: Workdir, store: CheckpointStore, pack: Packing | None = None) -> None:
         self._workdir = workdir
         self._store = store
         self._pack = pack or pack_on_driver
-        self._held: dict[str, Holding] = {}
+        self._held: dict[str, FileLocation] = {}
         self._order: dict[str, int] = {}
         self._archives: dict[tuple[str, FileStamp], bytes] = {}
 
@@ -83,12 +83,12 @@ class Capture:
         self._held = {}
         for path, batch in held.items():
             found = os.stat(self._workdir.path / path)
-            self._held[path] = Holding(batch, found.st_size, FileStamp(found.st_size, found.st_mtime_ns))
+            self._held[path] = FileLocation(batch, found.st_size, FileStamp(found.st_size, found.st_mtime_ns))
 
-    def take(self, batch_id: int, epoch: int) -> Captured:
+    def snapshot(self, batch_id: int, epoch: int) -> Snapshot:
         """Write everything that batch `batch_id` needs and the store does not have; durable on return.
 
-        Nothing counts until `settle`: an epoch that fails leaves objects that no checkpoint names.
+        Nothing counts until `confirm`: an epoch that fails leaves objects that no checkpoint names.
         """
         for attempt in range(3):
             stamps = dict(self._workdir.spark_checkpoint.files())
@@ -102,26 +102,26 @@ class Capture:
                     raise _unreadable(self._workdir, problem) from problem
         raise AssertionError("unreachable")
 
-    def settle(self, captured: Captured) -> None:
+    def confirm(self, captured: Snapshot) -> None:
         """The checkpoint that names this capture is saved: from now on it need not be written again."""
         self._held = captured.holdings
         self._order = {batch.key: place for place, batch in enumerate([*captured.inherited, *captured.batches])}
 
-    def _write(self, needed: set[str], stamps: Mapping[str, FileStamp], epoch: int) -> Captured:
+    def _write(self, needed: set[str], stamps: Mapping[str, FileStamp], epoch: int) -> Snapshot:
         held = {path: self._held[path] for path in needed if self._is_held(path, stamps)}
         new = {path: stamps[path][0] for path in sorted(needed - held.keys())}
         new_bytes = sum(new.values())
         # Written again is only what still is as it was taken; the object that has the right bytes of another one stays.
         spoiled = {holding.batch.key for path, holding in held.items() if holding.stamp != stamps[path]}
         sound = {path: holding for path, holding in held.items() if holding.batch.key not in spoiled}
-        again = choose_repacked(sound, new_bytes)
+        again = choose_compaction(sound, new_bytes)
         written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
         with step("capture.pack", files=len(written), bytes=new_bytes):
             packed = self._pack(self._store, self._workdir, written, epoch)
         kept = {path: holding for path, holding in held.items() if path not in again}
-        fresh = {path: Holding(batch, stamps[path][0], stamps[path]) for path, batch in packed.items()}
+        fresh = {path: FileLocation(batch, stamps[path][0], stamps[path]) for path, batch in packed.items()}
         inherited = {holding.batch.key: holding.batch for holding in kept.values()}
-        return Captured(
+        return Snapshot(
             batches=_distinct(packed.values()),
             inherited=sorted(inherited.values(), key=lambda batch: self._order[batch.key]),
             holdings={**kept, **fresh},

@@ -17,43 +17,31 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
-from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid
+from holdfast.pipeline.workdir.owner import NEW_OWNER_FILE, OWNER_FILE, WorkdirOwner, read_owner, write_owner
 from holdfast.sparkdir.checkpoint import SparkCheckpoint
 from holdfast.sparkdir.directory import LocalDirectory
 
 SPOOL = ".spool"
-"""How the directories begin in which a frame waits that may not be computed twice."""
+"""The prefix of directories that hold a frame which must not be computed twice."""
 
 SUSPECT = ".holdfast-suspect"
-"""Why Spark stumbled over the workdir when it was last used; gone with the workdir."""
+"""The file with the reason why Spark could not go on from the workdir; it goes with the workdir."""
 
-MARKER = ".holdfast.json"
-"""Hidden, so that Spark, which wants an empty directory to begin with, does not see it."""
-
-OWN_NAMES = {MARKER, f"{MARKER}.new", SUSPECT}
-"""What in it is not Spark's."""
-
-
-class Belonging(msgspec.Struct, frozen=True):
-    """Whose workdir it is."""
-
-    pipeline: str
-    store: str
+OWN_NAMES = {OWNER_FILE, NEW_OWNER_FILE, SUSPECT}
+"""Files of Holdfast's in a workdir."""
 
 
 class Workdir:
     """One workdir. Nothing is made or changed until a method says so.
 
-    `home` is where it lies, `path` is how it is reached: by an entrance of this generation's, if there is one.
+    `home` is where it lies, `path` is how it is reached: by the path of one generation (see `fence`), if it has one.
     """
 
-    def __init__(self, home: str | os.PathLike[str], *, entrance: Path | None = None) -> None:
+    def __init__(self, home: str | os.PathLike[str], *, generation_path: Path | None = None) -> None:
         self.home = _local_path(os.fspath(home))
-        self.path = entrance or self.home
+        self.path = generation_path or self.home
 
     def __repr__(self) -> str:
         return f"Workdir({str(self.home)!r})"
@@ -65,20 +53,17 @@ class Workdir:
 
     # Whose it is
 
-    def belonging(self) -> Belonging | None:
-        """Who marked it; None if nobody did or the mark cannot be read."""
-        try:
-            return json_decoder(Belonging).decode((self.path / MARKER).read_bytes())
-        except (OSError, msgspec.MsgspecError):
-            return None
+    def owner(self) -> WorkdirOwner | None:
+        """The pipeline it belongs to; None if it belongs to none, or if that cannot be read."""
+        return read_owner(self.path)
 
-    def suspect(self, why: str) -> None:
-        """Remember, across processes, that Spark could not go on from it. Without a guarantee: a disk may be full."""
+    def mark_suspect(self, why: str) -> None:
+        """Leave a note for the next start that Spark could not go on from it. Not guaranteed: the disk may be full."""
         with contextlib.suppress(OSError):
             (self.path / SUSPECT).write_text(why)
 
-    def suspicion(self) -> str | None:
-        """What `suspect` said, None if it said nothing."""
+    def suspect_reason(self) -> str | None:
+        """The note that `mark_suspect` left; None if there is none."""
         try:
             return (self.path / SUSPECT).read_text(errors="replace")
         except OSError:
@@ -93,11 +78,11 @@ class Workdir:
         except NotADirectoryError:
             raise _no_directory(str(self.home)) from None
 
-    def make(self, owner: Belonging) -> None:
+    def make(self, owner: WorkdirOwner) -> None:
         """Make it, marked as belonging to `owner`. Fine if it is there."""
         self.home.mkdir(parents=True, exist_ok=True)
-        if self.belonging() != owner:
-            mark(self.home, owner)
+        if self.owner() != owner:
+            write_owner(self.home, owner)
 
     def discard(self, still_ours: Callable[[], None] = lambda: None) -> None:
         """Remove it, out of sight first: a crash half-way leaves no half of a workdir under its name.
@@ -156,13 +141,6 @@ class Workdir:
 def is_own_name(name: str) -> bool:
     """Whether a name in a workdir is one of Holdfast's."""
     return name in OWN_NAMES or name.startswith(SPOOL)
-
-
-def mark(directory: Path, owner: Belonging) -> None:
-    """Write down whose it is, whole or not at all: a torn mark would make it nobody's."""
-    aside = directory / f"{MARKER}.new"
-    aside.write_bytes(msgspec.json.encode(owner))
-    os.rename(aside, directory / MARKER)
 
 
 def _local_path(text: str) -> Path:
