@@ -205,7 +205,7 @@ def test_what_is_ahead_and_damaged_does_not_repeat_what_sinks_have() -> None:
 @pytest.mark.parametrize("seen", [workdir(5, 4), EMPTY])
 def test_unfinished_sinks(statuses: dict[str, Any], unfinished: tuple[str, ...], seen: WorkdirState) -> None:
     found = plan(checkpoint(sink_commit_statuses=statuses, sink_epochs={"lake": 5, "pg": 5}), seen)
-    assert found.unfinished == unfinished
+    assert found.owed_sinks == unfinished
     said = [line for line in found.words() if line.startswith("Finish the last epoch")]
     assert said == [f"Finish the last epoch in sink {name!r} from what was staged for it." for name in unfinished]
 
@@ -416,7 +416,7 @@ def test_a_reset_is_beyond_every_lineage_that_sinks_know() -> None:
 def test_a_reset_finishes_what_was_decided() -> None:
     newest = checkpoint(sink_commit_statuses={"lake": PENDING, "pg": COMMITTED})
     found = plan(newest, workdir(5, 4), wanted(on_change="reset", pipeline_hash=78))
-    assert found.unfinished == ("lake",)
+    assert found.owed_sinks == ("lake",)
     assert any("'lake'" in line for line in found.words())
 
 

@@ -40,7 +40,7 @@ class Outlook(msgspec.Struct, frozen=True):
             "lineage": plan.lineage if plan else None,
             "replayed_epoch": plan.replayed + 1 if plan and plan.replayed is not None else None,
             "next_epoch": plan.delivered + 1 if plan else None,
-            "owing_sinks": list(plan.unfinished) if plan else [],
+            "owing_sinks": list(plan.owed_sinks) if plan else [],
             "refusal": None
             if refusal is None
             else {"kind": type(refusal).__name__, "code": refusal.code, "message": refusal.message},
@@ -76,8 +76,8 @@ def rebuild_workdir(opened: Opened, outlook: Outlook, checkpoint_id: int) -> int
     """
     workdir = Workdir(outlook.workdir)
     lease = opened.store.claim(f"holdfast recover on {socket.gethostname()}:{os.getpid()}")
-    looked = observe(opened.store, workdir)
-    newest = looked.observed.newest
+    seen = observe(opened.store, workdir)
+    newest = seen.newest
     if newest is None or newest.checkpoint_id != checkpoint_id:
         raise Conflict(
             f"The pipeline went on to checkpoint {newest.checkpoint_id if newest else '-'} meanwhile.",
@@ -86,7 +86,7 @@ def rebuild_workdir(opened: Opened, outlook: Outlook, checkpoint_id: int) -> int
             unchanged="the workdir; the pipeline has been taken over",
             next_step=opened.hint("recover", "--dry-run"),
         )
-    plan_recovery(looked.observed, _as_it_was(outlook.pipeline, newest))
+    plan_recovery(seen, _as_it_was(outlook.pipeline, newest))
     still_ours = opened.store.check_lease
     workdir.home.parent.mkdir(parents=True, exist_ok=True)
     close_older_paths(workdir, lease.generation, still_ours)

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.errors import Invalid
-from holdfast.pipeline.epoch import NamedSink, Operator
+from holdfast.pipeline.definition import NamedSink, Operator, PipelineDefinition, ReferenceTable
 from holdfast.pipeline.query_plan import check_frame
 from holdfast.pipeline.recovery_plan import OnChange
-from holdfast.pipeline.reference_table import ReferenceTable, pin_table
-from holdfast.pipeline.start import PipelineDefinition
+from holdfast.pipeline.reference_table import pin_table
 from holdfast.pipeline.supervisor import Run, Supervisor, restarts_by_default
 from holdfast.pipeline.workdir.pack import Reopening, is_one_process
 from holdfast.pipeline.workdir.workdir import Workdir
@@ -148,9 +147,9 @@ class Pipeline:
         says, or 3). Everything else raises.
         """
         allowed = restarts_by_default() if restarts is None else restarts
-        supervision = Supervisor(self._definition(frame, output_mode, trigger), restarts=allowed)
-        self._run = supervision.handle
-        supervision.run()
+        supervisor = Supervisor(self._definition(frame, output_mode, trigger), restarts=allowed)
+        self._run = supervisor.handle
+        supervisor.run()
 
     def start(self, frame: DataFrame, *, output_mode: str = "append", trigger: Mapping[str, Any] | None = None) -> Run:
         """Recover, start the query and return a handle with `stop()` and `await_termination()`."""

@@ -1,4 +1,4 @@
-"""Coming back: from what was observed to a plan that can be shown. Pure.
+"""How a pipeline starts: from an observation of store, workdir and sinks to a plan that can be shown. Pure.
 
 Everything that would lose or repeat rows is an error that says what to do; everything else is a plan.
 """
@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.checkpoints.manifest import CheckpointManifest
+from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.sinks import Standing
+from holdfast.sinks.sink import Standing
 
 OnChange = Literal["fail", "accept", "reset"]
 WorkdirAction = Literal["keep", "rebuild", "begin", "adopt"]
@@ -67,6 +67,10 @@ class Observation(msgspec.Struct, frozen=True):
     """Newer checkpoints that cannot be trusted, and why."""
     sinks: dict[str, Standing] = {}
     """What the sinks themselves know."""
+    held: dict[str, BatchObject] = {}
+    """The files of the workdir that the newest checkpoint holds as they are, each with its batch object."""
+    doubtful: CheckpointManifest | None = None
+    """The newest checkpoint of all, if it can be read but not trusted: its staged output may still be spec."""
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
@@ -81,7 +85,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     """The last epoch that was decided; the next one follows it."""
     replayed: int | None = None
     """The batch that Spark will run once more for its state."""
-    unfinished: tuple[str, ...] = ()
+    owed_sinks: tuple[str, ...] = ()
     """Sinks that still owe the last epoch."""
     notes: tuple[str, ...] = ()
 
@@ -98,7 +102,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
             "begin": "Begin with an empty workdir",
             "adopt": "Go on from the workdir, which is ahead of the newest checkpoint that can be trusted",
         }[self.workdir] + f": {self.why}."
-        for name in self.unfinished:
+        for name in self.owed_sinks:
             yield f"Finish the last epoch in sink {name!r} from what was staged for it."
         if self.replayed is not None:
             yield (
@@ -107,51 +111,51 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
             )
 
 
-def plan_recovery(seen: Observation, wanted: PipelineSpec) -> RecoveryPlan:
+def plan_recovery(seen: Observation, spec: PipelineSpec) -> RecoveryPlan:
     """Decide how to start. Raises where going on would lose or repeat rows, or touch what is not ours."""
     newest = seen.newest
-    change = _check_change(seen, wanted)
+    change = _check_change(seen, spec)
     if newest is None:
         return _begin(seen)
-    if change and wanted.on_change == "reset":
+    if change and spec.on_change == "reset":
         note = "sinks that append get every row once more. Take on_change='reset' out now."
-        return _begin_anew(seen, newest, f"{change}, and on_change is 'reset'", note, _unfinished(newest, wanted))
-    if newest.checkpoint_id <= wanted.anew_after:
+        return _begin_anew(seen, newest, f"{change}, and on_change is 'reset'", note, _owed_sinks(newest, spec))
+    if newest.checkpoint_id <= spec.anew_after:
         return _begin_anew(seen, newest, "it cannot resume, and is to start over", "the results are made anew.")
-    return _resume(seen, newest, wanted, change)
+    return _resume(seen, newest, spec, change)
 
 
-def check_start(seen: Observation, wanted: PipelineSpec) -> int:
+def check_start(seen: Observation, spec: PipelineSpec) -> int:
     """Refuse what can be refused while another driver may be at work; the lineage that a start will most likely have.
 
     Where store and workdir stand is not asked: they move while we look.
     """
     newest = seen.newest
-    change = _check_change(seen, wanted)
+    change = _check_change(seen, spec)
     if newest is None:
         return 0
-    if (change and wanted.on_change == "reset") or newest.checkpoint_id <= wanted.anew_after:
+    if (change and spec.on_change == "reset") or newest.checkpoint_id <= spec.anew_after:
         return newest.own.lineage + 1
-    _check_places(newest, wanted)
+    _check_places(newest, spec)
     return newest.own.lineage
 
 
-def _check_change(seen: Observation, wanted: PipelineSpec) -> str | None:
+def _check_change(seen: Observation, spec: PipelineSpec) -> str | None:
     """What of the pipeline is not as it was, if that is allowed."""
-    _check_belongings(seen, wanted)
-    change = _change(seen.newest, wanted)
-    if seen.newest is not None and change and wanted.on_change == "fail":
+    _check_belongings(seen, spec)
+    change = _change(seen.newest, spec)
+    if seen.newest is not None and change and spec.on_change == "fail":
         raise _changed(seen.newest, change, seen)
     return change
 
 
-def _check_belongings(seen: Observation, wanted: PipelineSpec) -> None:
+def _check_belongings(seen: Observation, spec: PipelineSpec) -> None:
     """Refuse to touch a store or a directory of somebody else's."""
     newest = seen.newest
     known = newest.own.runtime.get("pipeline") if newest else None
-    if newest is not None and known != wanted.pipeline:
+    if newest is not None and known != spec.pipeline:
         raise Invalid(
-            f"The checkpoints in {seen.store} belong to pipeline {known!r}, this is {wanted.pipeline!r}."
+            f"The checkpoints in {seen.store} belong to pipeline {known!r}, this is {spec.pipeline!r}."
             if known
             else f"The checkpoints in {seen.store} were not written by a pipeline of Holdfast's.",
             code="store.other-pipeline",
@@ -164,14 +168,14 @@ def _check_belongings(seen: Observation, wanted: PipelineSpec) -> None:
         return
     is_known = workdir.query_id is not None and workdir.query_id == (newest and newest.own.runtime.get("query_id"))
     if workdir.pipeline is not None:  # known: the store may have been moved or copied since
-        is_ours = workdir.pipeline == wanted.pipeline and (workdir.store in (None, seen.store) or is_known)
+        is_ours = workdir.pipeline == spec.pipeline and (workdir.store in (None, seen.store) or is_known)
     else:
         is_ours = is_known or (newest is not None and workdir.query_id is None and workdir.looks_like_spark)
     if not is_ours:
         store = f" with checkpoints in {workdir.store}" if workdir.store not in (None, seen.store) else ""
         whose = f"pipeline {workdir.pipeline!r}{store}" if workdir.pipeline else "something else"
         raise Invalid(
-            f"The workdir {workdir.path} belongs to {whose}, not to pipeline {wanted.pipeline!r}.",
+            f"The workdir {workdir.path} belongs to {whose}, not to pipeline {spec.pipeline!r}.",
             code="workdir.other-pipeline",
             about=workdir.path,
             unchanged="the workdir, the store and every sink",
@@ -179,18 +183,18 @@ def _check_belongings(seen: Observation, wanted: PipelineSpec) -> None:
         )
 
 
-def _change(newest: CheckpointManifest | None, wanted: PipelineSpec) -> str | None:
+def _change(newest: CheckpointManifest | None, spec: PipelineSpec) -> str | None:
     """What of the pipeline is not as it was, in words."""
     if newest is None:
         return None
     found = []
     for kind, now, before in (
-        ("source", wanted.sources, set(newest.source_names)),
-        ("sink", wanted.sinks, set(newest.sink_names)),
+        ("source", spec.sources, set(newest.source_names)),
+        ("sink", spec.sinks, set(newest.sink_names)),
     ):
         found += [f"{kind} {name!r} is new" for name in sorted(now - before)]
         found += [f"{kind} {name!r} is gone" for name in sorted(before - now)]
-    if not found and newest.pipeline_hash != wanted.pipeline_hash:
+    if not found and newest.pipeline_hash != spec.pipeline_hash:
         spark = newest.own.runtime.get("spark")
         found.append(f"the query or a sink's settings differ (the checkpoint was written with Spark {spark})")
     return "; ".join(found) or None
@@ -212,21 +216,21 @@ def _begin(seen: Observation) -> RecoveryPlan:
 
 
 def _begin_anew(
-    seen: Observation, newest: CheckpointManifest, why: str, note: str, unfinished: tuple[str, ...] = ()
+    seen: Observation, newest: CheckpointManifest, why: str, note: str, owed_sinks: tuple[str, ...] = ()
 ) -> RecoveryPlan:
     known = [standing.lineage for standing in seen.sinks.values() if standing.lineage is not None]
     lineage = max([newest.own.lineage, *known]) + 1
     notes = (f"Everything is read again, and {note}",)
-    return RecoveryPlan(lineage, "begin", why, None, 0, unfinished=unfinished, notes=notes)
+    return RecoveryPlan(lineage, "begin", why, None, 0, owed_sinks=owed_sinks, notes=notes)
 
 
-def _resume(seen: Observation, newest: CheckpointManifest, wanted: PipelineSpec, change: str | None) -> RecoveryPlan:
+def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, change: str | None) -> RecoveryPlan:
     lineage, batch = newest.own.lineage, newest.wal_position
     notes = [f"Checkpoint {number} is skipped: {why}." for number, why in seen.skipped]
     if change:
         notes.append(f"The pipeline has changed ({change}), and on_change is 'accept'.")
-    _check_places(newest, wanted)
-    unfinished = _unfinished(newest, wanted)
+    _check_places(newest, spec)
+    owed_sinks = _owed_sinks(newest, spec)
     action, why = _workdir_action(seen.workdir, batch)
     known = {name: standing for name, standing in seen.sinks.items() if standing.is_known}
     if action == "adopt" and not _have_all(known, seen.workdir.committed + 1, explained=bool(seen.skipped)):
@@ -234,19 +238,19 @@ def _resume(seen: Observation, newest: CheckpointManifest, wanted: PipelineSpec,
     if action == "keep" and seen.workdir.suspect_reason and not _any_ahead(known, newest.epoch):
         action, why = "rebuild", f"Spark could not go on from it: {seen.workdir.suspect_reason}"
     if action == "adopt":
-        _check_adoptable(seen, newest, wanted)
+        _check_adoptable(seen, newest, spec)
         delivered = seen.workdir.committed + 1
         planned_ahead = seen.workdir.planned > seen.workdir.committed
         _check_sinks(seen.sinks, seen.store, lineage, delivered + planned_ahead)
-        if planned_ahead and not wanted.is_deterministic:
+        if planned_ahead and not spec.is_deterministic:
             _check_agreement(seen.sinks, delivered)
         return RecoveryPlan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
     planned_ahead = action == "keep" and seen.workdir.planned > batch
     _check_sinks(seen.sinks, seen.store, lineage, newest.epoch + planned_ahead)
-    if planned_ahead and not wanted.is_deterministic:
+    if planned_ahead and not spec.is_deterministic:
         _check_agreement(seen.sinks, newest.epoch)
     is_done = action == "keep" and seen.workdir.committed >= batch
-    notes += _set_back(known, newest, wanted)
+    notes += _set_back(known, newest, spec)
     return RecoveryPlan(
         lineage,
         action,
@@ -254,17 +258,17 @@ def _resume(seen: Observation, newest: CheckpointManifest, wanted: PipelineSpec,
         newest.checkpoint_id,
         newest.epoch,
         replayed=None if is_done else batch,
-        unfinished=unfinished,
+        owed_sinks=owed_sinks,
         notes=tuple(notes),
     )
 
 
-def _check_places(newest: CheckpointManifest, wanted: PipelineSpec) -> None:
+def _check_places(newest: CheckpointManifest, spec: PipelineSpec) -> None:
     """Spark's log knows sources by their place only: one that moved would go on from the offsets of another."""
     recorded = tuple(newest.own.runtime.get("sources", ()))
-    if recorded and wanted.source_order and recorded != wanted.source_order:
+    if recorded and spec.source_order and recorded != spec.source_order:
         raise Invalid(
-            f"The sources were {', '.join(recorded)} in this order, and are {', '.join(wanted.source_order)} now: each "
+            f"The sources were {', '.join(recorded)} in this order, and are {', '.join(spec.source_order)} now: each "
             "would go on from the offsets of the one that had its place.",
             code="pipeline.source-order",
             about=f"checkpoint {newest.checkpoint_id}",
@@ -273,17 +277,16 @@ def _check_places(newest: CheckpointManifest, wanted: PipelineSpec) -> None:
         )
 
 
-def _unfinished(newest: CheckpointManifest, wanted: PipelineSpec) -> tuple[str, ...]:
-    """The sinks that owe the last epoch. A pipeline without one of them would drop it."""
-    names = sorted(name for name, status in newest.sink_commit_statuses.items() if status != "Committed")
-    for name in names:
-        if name not in wanted.sinks:
-            raise owing(name, newest)
-    return tuple(names)
+def _owed_sinks(newest: CheckpointManifest, spec: PipelineSpec) -> tuple[str, ...]:
+    """The sinks that owe the last epoch. `Invalid` if the pipeline has lost one of them: the epoch would be dropped."""
+    for name in newest.owed_sinks:
+        if name not in spec.sinks:
+            raise cannot_finish(name, newest)
+    return newest.owed_sinks
 
 
-def owing(sink: str, newest: CheckpointManifest) -> Invalid:
-    """A start that would drop what a sink still owes."""
+def cannot_finish(sink: str, newest: CheckpointManifest) -> Invalid:
+    """The error of a start that would drop an epoch which a sink still owes."""
     return Invalid(
         f"Sink {sink!r} still owes epoch {newest.epoch}, and this start could not deliver it.",
         code="sink.owes-epoch",
@@ -308,12 +311,12 @@ def _workdir_action(workdir: WorkdirState, batch: int) -> tuple[WorkdirAction, s
     return "keep", "it is what was captured"
 
 
-def _check_adoptable(seen: Observation, newest: CheckpointManifest, wanted: PipelineSpec) -> None:
-    if wanted.operators:
+def _check_adoptable(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec) -> None:
+    if spec.operators:
         raise Corrupt(
             f"The newest checkpoint that can be trusted is {newest.checkpoint_id}, epoch {newest.epoch}; Spark is "
             f"{seen.workdir.committed - newest.wal_position} epochs further, and what the operators "
-            f"{', '.join(sorted(wanted.operators))} held then is lost.",
+            f"{', '.join(sorted(spec.operators))} held then is lost.",
             code="recovery.operators-lost",
             about=seen.store,
             unchanged="the store, the workdir and every sink",
@@ -362,7 +365,7 @@ def _check_agreement(sinks: Mapping[str, Standing], delivered: int) -> None:
         )
 
 
-def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted: PipelineSpec) -> list[str]:
+def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, spec: PipelineSpec) -> list[str]:
     """A sink that has lost epochs: not mounted, dropped, restored from a copy. Going on would hide that."""
     found = []
     for name, standing in sorted(sinks.items()):
@@ -371,7 +374,7 @@ def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted:
             continue
         knows = f"epoch {standing.committed} only" if standing.committed else "no epoch"
         lost = f"Sink {name!r} itself knows of {knows}, and epoch {recorded} was committed to it"
-        if wanted.on_change != "accept" or not wanted.accepts_loss:
+        if spec.on_change != "accept" or not spec.accepts_loss:
             raise Corrupt(
                 f"{lost}: it is not mounted, or it was emptied or set back.",
                 code="sink.set-back",

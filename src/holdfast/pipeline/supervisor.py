@@ -13,9 +13,10 @@ from types import FrameType
 
 from holdfast.base.stopping import StopRequest
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.pipeline.definition import PipelineDefinition, PreparedPipeline
 from holdfast.pipeline.query_run import QueryRun, first_line
 from holdfast.pipeline.reports import Notice, tell
-from holdfast.pipeline.start import PipelineDefinition, PreparedPipeline, preflight, recover_and_start
+from holdfast.pipeline.start import preflight, start
 from holdfast.pipeline.workdir.workdir import Workdir
 
 log = logging.getLogger("holdfast.spark")
@@ -46,39 +47,39 @@ class Run:
 
     def __init__(self, definition: PipelineDefinition) -> None:
         self._definition = definition
-        self._checked: PreparedPipeline | None = None
-        self._attempt: QueryRun | None = None
+        self._prepared: PreparedPipeline | None = None
+        self._query_run: QueryRun | None = None
         self._stop = StopRequest()
 
     def begin(self) -> None:
-        """Check, recover and start the query. Each call is an attempt of its own."""
-        self._attempt = None
-        if self._checked is None:
-            self._checked = preflight(self._definition)
+        """Preflight once, then recover and start the query. Each call is a run of its own."""
+        self._query_run = None
+        if self._prepared is None:
+            self._prepared = preflight(self._definition)
         try:
-            self._attempt = recover_and_start(self._checked)
+            self._query_run = start(self._prepared)
         except Exception as error:
             self._note_failure(error)
             raise
         if self._stop.is_made():
-            self._attempt.ask_to_stop()
+            self._query_run.ask_to_stop()
 
     @property
     def is_active(self) -> bool:
         """Whether the query is running."""
-        query = self._attempt.query if self._attempt else None
+        query = self._query_run.query if self._query_run else None
         return bool(query and query.isActive)
 
     @property
     def epochs(self) -> int:
         """How many epochs were finished since the last start."""
-        return self._attempt.epochs if self._attempt else 0
+        return self._query_run.epochs if self._query_run else 0
 
     def ask_to_stop(self) -> None:
         """Finish the epoch that is under way, then end. Returns at once; safe in a signal handler."""
         self._stop.make()
-        if self._attempt:
-            self._attempt.ask_to_stop()
+        if self._query_run:
+            self._query_run.ask_to_stop()
 
     def stop(self, timeout: float | None = None) -> bool:
         """Finish the epoch that is under way and end; True once it has. Raises what ended the query otherwise."""
@@ -87,12 +88,12 @@ class Run:
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of the query; False if `timeout` seconds pass first. Raises what ended it, if not a stop."""
-        if self._attempt is None:
+        if self._query_run is None:
             return True
-        if not self._attempt.await_end(timeout):
+        if not self._query_run.await_end(timeout):
             return False
         try:
-            self._attempt.raise_failure()
+            self._query_run.raise_failure()
         except Exception as error:
             self._note_failure(error)
             raise
@@ -112,11 +113,13 @@ class Run:
         """
         if is_workdir_trouble(error, self._definition.workdir):
             return True
-        return self.gave_up_early(error) and self._attempt is not None and self._attempt.replays
+        return self.gave_up_early(error) and self._query_run is not None and self._query_run.replays
 
     def gave_up_early(self, error: Exception) -> bool:
         """Whether Spark ended before its first batch: over its directory, or over a source that does not answer."""
-        return self._attempt is not None and not (self._attempt.has_come_to_a_batch or isinstance(error, HoldfastError))
+        return self._query_run is not None and not (
+            self._query_run.has_come_to_a_batch or isinstance(error, HoldfastError)
+        )
 
     def _raise_if_fenced(self, error: Exception) -> None:
         """Another driver at work shows in many ways. Starting again would only take the pipeline back from it."""

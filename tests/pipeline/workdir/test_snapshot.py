@@ -181,7 +181,7 @@ def test_going_on_after_a_restart(driver: Driver) -> None:
     comparison = compare(driver.made.workdir, driver.place.objects, found)
     assert comparison.difference is None
     driver.snapshotter = WorkdirSnapshotter(driver.made.workdir, driver.store)
-    driver.snapshotter.begin(comparison.same, comparison.contents.order)
+    driver.snapshotter.begin(comparison.same, found.needed_batches)
     captured = driver.epoch(4, state)
     assert driver.stored()[captured.batches[0].key] == [
         "commits/3",
@@ -199,9 +199,9 @@ def test_going_on_after_a_rebuild(driver: Driver) -> None:
         driver.epoch(batch, state)
     found = driver.load(3)
     driver.made.lose()
-    contents = restore(driver.made.workdir, driver.place.objects, found, OWNER)
+    holders = restore(driver.made.workdir, driver.place.objects, found, OWNER)
     driver.snapshotter = WorkdirSnapshotter(driver.made.workdir, driver.store)
-    driver.snapshotter.begin(contents.holders, contents.order)
+    driver.snapshotter.begin(holders, found.needed_batches)
     state.run(3)  # Spark runs the batch once more
     driver.made.commit(3)
     captured = driver.epoch(4, state)
@@ -245,11 +245,10 @@ def test_a_rebuilt_workdir_is_what_was_captured(driver: Driver, tmp_path: Path) 
         driver.epoch(batch, state)
     found = driver.load(5)
     again = Workdir(tmp_path / "again")
-    contents = restore(again, driver.place.objects, found, OWNER)
+    holders = restore(again, driver.place.objects, found, OWNER)
     comparison = compare(again, driver.place.objects, found)
     assert comparison.difference is None
-    assert comparison.same == comparison.contents.holders == contents.holders
-    assert contents.order == found.needed_batches
+    assert comparison.same == holders
 
 
 def test_at_another_place_addresses_are_its_own(driver: Driver, tmp_path: Path) -> None:
@@ -284,7 +283,7 @@ def test_a_difference(driver: Driver, path: str, said: str) -> None:
     comparison = compare(driver.made.workdir, driver.place.objects, driver.load(3))
     assert comparison.difference == said
     assert path not in comparison.same
-    assert comparison.same.keys() | {path} == comparison.contents.holders.keys()
+    assert comparison.same.keys() | {path} == driver.needed(3).keys()
 
 
 def test_what_is_missing_is_a_difference(driver: Driver) -> None:
@@ -434,10 +433,10 @@ def test_a_file_that_is_cleaned_up_meanwhile(driver: Driver) -> None:
         driver.made.remove("state/0/0/1.delta")
 
     packing = Packings(clean_up)
-    captured = WorkdirSnapshotter(driver.made.workdir, driver.store, packing).take(3, 4)
+    captured = WorkdirSnapshotter(driver.made.workdir, driver.store, packing).snapshot(3, 4)
     assert packing.calls == 2
-    assert captured.holdings.keys() == driver.needed(3).keys()
-    assert "state/0/0/3.snapshot" in captured.holdings
+    assert captured.locations.keys() == driver.needed(3).keys()
+    assert "state/0/0/3.snapshot" in captured.locations
 
 
 def test_a_file_that_is_really_gone(driver: Driver) -> None:
@@ -449,7 +448,7 @@ def test_a_file_that_is_really_gone(driver: Driver) -> None:
 
     packing = Packings(*[lose] * 9)
     with pytest.raises(Corrupt) as refused:
-        WorkdirSnapshotter(driver.made.workdir, driver.store, packing).take(3, 4)
+        WorkdirSnapshotter(driver.made.workdir, driver.store, packing).snapshot(3, 4)
     assert refused.value.code == "workdir.incomplete"
     assert str(path) in refused.value.message
     assert 1 < packing.calls < 9

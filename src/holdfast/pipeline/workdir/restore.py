@@ -32,21 +32,13 @@ PIECE = 1 << 20
 """Bytes per write: for one large write the kernel wants runs of free pages, and stops to make them."""
 
 
-class Contents(msgspec.Struct, frozen=True):
-    """The files of a checkpoint: which batch object holds each, the newest where several do."""
-
-    holders: dict[str, BatchObject]
-    order: list[BatchObject]
-
-
 class Comparison(msgspec.Struct, frozen=True):
     """A workdir held against a checkpoint."""
 
     difference: str | None
     """The first file that is not as it was captured, in words; None if all are."""
     same: dict[str, BatchObject]
-    """The files that are, and what holds them."""
-    contents: Contents
+    """The files that are, and the batch object that holds each."""
 
 
 def restore(
@@ -55,8 +47,8 @@ def restore(
     manifest: CheckpointManifest,
     owner: WorkdirOwner,
     still_ours: Callable[[], None] = lambda: None,
-) -> Contents:
-    """Replace the workdir by what the checkpoint holds, every byte verified on the way.
+) -> dict[str, BatchObject]:
+    """Replace the workdir by what the checkpoint holds, every byte verified; the batch object that holds each file.
 
     Guarantees: under the workdir's name there is always the old one, none, or the whole new one. `still_ours` is asked
     before the old one goes.
@@ -65,7 +57,7 @@ def restore(
     fresh = workdir.new_sibling()
     try:
         with step("workdir.fill", checkpoint_id=manifest.checkpoint_id):
-            contents = _fill(fresh, workdir, objects, manifest)
+            holders = _fill(fresh, workdir, objects, manifest)
             write_owner(fresh, owner)
         still_ours()
         workdir.discard(still_ours)
@@ -76,7 +68,7 @@ def restore(
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    return contents
+    return holders
 
 
 def compare(workdir: Workdir, objects: Objects, manifest: CheckpointManifest) -> Comparison:
@@ -103,11 +95,10 @@ def compare(workdir: Workdir, objects: Objects, manifest: CheckpointManifest) ->
             same[path] = holders[path]
         else:
             difference = difference or f"{path} is not what was captured"
-    contents = Contents({path: holders[path] for path in needed}, manifest.needed_batches)
-    return Comparison(difference, same, contents)
+    return Comparison(difference, same)
 
 
-def _fill(root: Path, workdir: Workdir, objects: Objects, manifest: CheckpointManifest) -> Contents:
+def _fill(root: Path, workdir: Workdir, objects: Objects, manifest: CheckpointManifest) -> dict[str, BatchObject]:
     filling = _Restore(root, workdir, objects)
     order = manifest.needed_batches
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-rebuild") as workers:
@@ -125,7 +116,7 @@ def _fill(root: Path, workdir: Workdir, objects: Objects, manifest: CheckpointMa
             about=f"checkpoint {manifest.checkpoint_id}",
             next_step="recover to an older checkpoint",
         )
-    return Contents({path: holders[path] for path in needed}, manifest.needed_batches)
+    return {path: holders[path] for path in needed}
 
 
 class _Restore:

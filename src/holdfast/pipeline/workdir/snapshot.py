@@ -1,6 +1,6 @@
-"""Taking what Spark needs out of the workdir into batch objects, only what no earlier checkpoint holds.
+"""Incremental snapshots of the workdir: the files that Spark needs, in batch objects, each file written once.
 
-Snapshot for batch N is what running N again needs: state of version N, which is final, because Spark counts N-1 as
+A snapshot for batch N holds what running N again needs: state of version N, which is final, because Spark counts N-1 as
 done. Nothing that is still being written is ever read.
 """
 
@@ -29,7 +29,7 @@ MOSTLY_DEAD = 0.5
 
 
 class FileLocation(msgspec.Struct, frozen=True):
-    """Where a file's bytes are in the store, and how it looked in the workdir when they were taken."""
+    """The batch object that holds a file's bytes, and the file's stamp in the workdir when they were read."""
 
     batch: BatchObject
     size: int
@@ -37,28 +37,30 @@ class FileLocation(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """One capture, written but not yet decided upon."""
+    """The files of one batch, written, though no manifest names them yet."""
 
     batches: list[BatchObject]
+    """Written for this snapshot."""
     inherited: list[BatchObject]
-    holdings: dict[str, FileLocation]
-    new_bytes: int
+    """Written by earlier ones, and still needed."""
+    locations: dict[str, FileLocation] = {}
+    new_bytes: int = 0
     """Of files, before packing."""
 
 
-def choose_compaction(holdings: Mapping[str, FileLocation], new_bytes: int) -> set[str]:
+def choose_compaction(locations: Mapping[str, FileLocation], new_bytes: int) -> set[str]:
     """Files to write again although the store has them, so that old objects with little left in them can go. Pure.
 
     Spends at most a small share of what is written anyway; the objects that free most for least come first.
     """
     live: dict[str, list[str]] = {}
-    for path, holding in holdings.items():
-        live.setdefault(holding.batch.key, []).append(path)
+    for path, location in locations.items():
+        live.setdefault(location.batch.key, []).append(path)
     budget = max(COMPACTED_AT_LEAST, int(new_bytes * COMPACTED_SHARE))
     chosen: set[str] = set()
-    costs = sorted((sum(holdings[path].size for path in paths), key) for key, paths in live.items())
+    costs = sorted((sum(locations[path].size for path in paths), key) for key, paths in live.items())
     for cost, key in costs:
-        batch = holdings[live[key][0]].batch
+        batch = locations[live[key][0]].batch
         is_worth_it = len(live[key]) <= batch.entries * MOSTLY_DEAD
         if is_worth_it and cost <= budget:
             chosen.update(live[key])
@@ -67,7 +69,7 @@ def choose_compaction(holdings: Mapping[str, FileLocation], new_bytes: int) -> s
 
 
 class WorkdirSnapshotter:
-    """What the store holds of one workdir, and the way to add to it."""
+    """Takes snapshots of one workdir, and knows which of its files the store has already."""
 
     def __init__(self, workdir: Workdir, store: CheckpointStore, pack: Packing | None = None) -> None:
         self._workdir = workdir
@@ -78,7 +80,7 @@ class WorkdirSnapshotter:
         self._archives: dict[tuple[str, FileStamp], bytes] = {}
 
     def begin(self, held: Mapping[str, BatchObject], order: Sequence[BatchObject]) -> None:
-        """Go on from a checkpoint whose files are in the workdir as they were captured."""
+        """Go on from a checkpoint whose files are unchanged in the workdir."""
         self._order = {batch.key: place for place, batch in enumerate(order)}
         self._held = {}
         for path, batch in held.items():
@@ -102,29 +104,29 @@ class WorkdirSnapshotter:
                     raise _unreadable(self._workdir, problem) from problem
         raise AssertionError("unreachable")
 
-    def confirm(self, captured: Snapshot) -> None:
+    def confirm(self, snapshot: Snapshot) -> None:
         """The checkpoint that names this capture is saved: from now on it need not be written again."""
-        self._held = captured.holdings
-        self._order = {batch.key: place for place, batch in enumerate([*captured.inherited, *captured.batches])}
+        self._held = snapshot.locations
+        self._order = {batch.key: place for place, batch in enumerate([*snapshot.inherited, *snapshot.batches])}
 
     def _write(self, needed: set[str], stamps: Mapping[str, FileStamp], epoch: int) -> Snapshot:
         held = {path: self._held[path] for path in needed if self._is_held(path, stamps)}
         new = {path: stamps[path][0] for path in sorted(needed - held.keys())}
         new_bytes = sum(new.values())
         # Written again is only what still is as it was taken; the object that has the right bytes of another one stays.
-        spoiled = {holding.batch.key for path, holding in held.items() if holding.stamp != stamps[path]}
-        sound = {path: holding for path, holding in held.items() if holding.batch.key not in spoiled}
+        spoiled = {location.batch.key for path, location in held.items() if location.stamp != stamps[path]}
+        sound = {path: location for path, location in held.items() if location.batch.key not in spoiled}
         again = choose_compaction(sound, new_bytes)
         written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
         with step("capture.pack", files=len(written), bytes=new_bytes):
             packed = self._pack(self._store, self._workdir, written, epoch)
-        kept = {path: holding for path, holding in held.items() if path not in again}
+        kept = {path: location for path, location in held.items() if path not in again}
         fresh = {path: FileLocation(batch, stamps[path][0], stamps[path]) for path, batch in packed.items()}
-        inherited = {holding.batch.key: holding.batch for holding in kept.values()}
+        inherited = {location.batch.key: location.batch for location in kept.values()}
         return Snapshot(
             batches=_distinct(packed.values()),
             inherited=sorted(inherited.values(), key=lambda batch: self._order[batch.key]),
-            holdings={**kept, **fresh},
+            locations={**kept, **fresh},
             new_bytes=new_bytes,
         )
 
