@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.jvm import is_one_process
 from holdfast.base.stopping import StopRequest
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, one_line
 from holdfast.pipeline.definition import PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator, ReplayedEpoch
 from holdfast.pipeline.epoch_manifest import EpochFacts, read_epoch_facts
 from holdfast.pipeline.reports import EpochReport, StepClock, tell
-from holdfast.pipeline.workdir.pack import is_one_process
 from holdfast.pipeline.workdir.workdir import SPOOL, Workdir
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL = 0.1
-PY4J_SAYS = "An error occurred while calling"
 _LAG_UNITS = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
 
 
@@ -129,7 +128,7 @@ class QueryRun:
         except Exception as error:
             self.close()
             raise Invalid(
-                f"Spark does not run this query: {first_line(error)}",
+                f"Spark does not run this query: {one_line(error)}",
                 code="pipeline.refused-by-spark",
                 about=f"pipeline {definition.name!r}",
                 unchanged="every checkpoint and every sink",
@@ -281,9 +280,3 @@ def _statuses(newest: Any) -> dict[str, str]:
         name: status if isinstance(status, str) else f"Failed: {status.reason}"
         for name, status in newest.sink_commit_statuses.items()
     }
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its kind if it says nothing. Py4J's says only which call it was."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[1].removeprefix(": ") if lines[0].startswith(PY4J_SAYS) and len(lines) > 1 else lines[0]

@@ -1,20 +1,16 @@
-"""Running a pipeline to its end: the handle of a run, and the supervision that starts it again where that helps."""
+"""Running a pipeline to its end: the handle of a run, and the supervisor that starts it again where that helps."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
 import signal
-import threading
-from collections.abc import Iterator
-from types import FrameType
 
-from holdfast.base.stopping import StopRequest
-from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.base.stopping import StopRequest, stop_on_signals
+from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable, one_line
 from holdfast.pipeline.definition import PipelineDefinition, PreparedPipeline
-from holdfast.pipeline.query_run import QueryRun, first_line
+from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start import preflight, start
 from holdfast.pipeline.workdir.workdir import Workdir
@@ -103,13 +99,14 @@ class Run:
         """Let the next start know if the workdir may be to blame. `Fenced` if it is another driver's by now."""
         self._raise_if_fenced(error)
         if self.may_blame_workdir(error):
-            self._definition.workdir.mark_suspect(first_line(error))
+            self._definition.workdir.mark_suspect(one_line(error))
 
     def may_blame_workdir(self, error: Exception) -> bool:
-        """Whether the next start had better rebuild the workdir.
+        """Whether the next start should restore the workdir.
 
-        A rebuilt one has the last epoch run again, and the source may have let go of it: it was told that the epoch is
-        done. So without a word of Spark's about its directory, it is blamed only if that epoch has to be run anyway.
+        After a restore Spark runs the last epoch again, and the source may have dropped its data: Spark told it that
+        the epoch is done. So unless Spark complains about its directory, the workdir is blamed only if that epoch has
+        to be run anyway.
         """
         if is_workdir_trouble(error, self._definition.workdir):
             return True
@@ -143,7 +140,7 @@ class Supervisor:
     def run(self) -> None:
         """Until the query ends or is asked to stop. Raises what could not be helped by starting again."""
         failures = 0
-        with self._stopping_on_signals():
+        with stop_on_signals(self._ask_to_stop):
             while True:
                 try:
                     self._run.begin()
@@ -161,33 +158,19 @@ class Supervisor:
 
     def _pause(self, failures: int, error: Exception) -> None:
         seconds = PAUSES[min(failures, len(PAUSES)) - 1]
-        reason = error.message if isinstance(error, HoldfastError) else first_line(error)
+        reason = error.message if isinstance(error, HoldfastError) else one_line(error)
         text = f"starting again in {seconds:g} s ({failures} of {self._restarts}): {reason}"
         log.warning("%s: %s", self._definition.name, text, extra={"is_told": True})
         tell(Notice(self._definition.name, text, "warning"))
         self._stopped.wait(seconds)
 
-    @contextlib.contextmanager
-    def _stopping_on_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask the run to stop. Only the main thread of a program gets signals."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, _: FrameType | None) -> None:
-            if self._stopped.is_made() and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self._stopped.make()
-            self._run.ask_to_stop()
-            name = signal.Signals(number).name
-            tell(Notice(self._definition.name, f"{name}: finishing the epoch; Ctrl-C again ends at once"))
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask_to_stop(self, number: signal.Signals) -> None:
+        """Ctrl-C and SIGTERM ask the run to stop; a second Ctrl-C ends it at once."""
+        if self._stopped.is_made() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._stopped.make()
+        self._run.ask_to_stop()
+        tell(Notice(self._definition.name, f"{number.name}: finishing the epoch; Ctrl-C again ends at once"))
 
 
 def restarts_by_default() -> int:

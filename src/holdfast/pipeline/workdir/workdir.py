@@ -10,13 +10,12 @@ import contextlib
 import errno
 import glob
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
+from holdfast.base.addresses import local_path
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid
 from holdfast.pipeline.workdir.owner import NEW_OWNER_FILE, OWNER_FILE, WorkdirOwner, read_owner, write_owner
@@ -143,16 +142,11 @@ def is_own_name(name: str) -> bool:
     return name in OWN_NAMES or name.startswith(SPOOL)
 
 
-def _local_path(text: str) -> Path:
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", text)
-    if scheme and scheme[1].lower() == "file":
-        address = urlsplit(text)
-        if address.netloc not in ("", "localhost"):
-            raise _no_directory(text)
-        text = unquote(address.path)
-    elif scheme or not text:
-        raise _no_directory(text)
-    return Path(text).absolute()
+def _local_path(address: str) -> Path:
+    try:
+        return Path(local_path(address))
+    except Invalid:
+        raise _no_directory(address) from None
 
 
 def _no_directory(text: str) -> Invalid:
