@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from holdfast.pipeline.workdir.workdir import Belonging, Workdir
+from holdfast.pipeline.workdir.owner import WorkdirOwner
+from holdfast.pipeline.workdir.workdir import Workdir
 
-OWNER = Belonging("orders", "memory://orders")
+OWNER = WorkdirOwner("orders", "memory://orders")
 QUERY_ID = "9f1c0a7e-0000-4000-8000-000000000001"
 
 

@@ -12,7 +12,8 @@ import holdfast
 from holdfast import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints import CheckpointBatcher
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection
-from holdfast.pipeline.workdir.workdir import Belonging, Workdir
+from holdfast.pipeline.workdir.owner import WorkdirOwner
+from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.spark import EpochReport
 
 NOW = 1_767_225_679_000
@@ -92,7 +93,7 @@ class PipelineStore:
         shutil.rmtree(self.workdir.path)
 
     def _plan(self, batch: int) -> None:
-        self.workdir.make(Belonging("orders", self.store.objects.address))
+        self.workdir.make(WorkdirOwner("orders", self.store.objects.address))
         self._write("metadata", f'{{"id":"{self.query_id}"}}')
         self._write(f"offsets/{batch}", OFFSETS % (batch + 1))
 

@@ -233,8 +233,8 @@ def test_the_workdir_is_rebuilt_when_asked_for_and_agreed_to(run, pipeline):
     ran = run(*call, "--yes")
     assert ran.code == 0, ran.err
     assert "is rebuilt, under generation 2" in ran.out
-    assert pipeline.workdir.logs().planned == 2
-    assert pipeline.workdir.belonging().pipeline == "orders"
+    assert pipeline.workdir.spark_checkpoint.logs().planned == 2
+    assert pipeline.workdir.owner().pipeline == "orders"
     assert current(pipeline.store.objects).owner.startswith("holdfast recover on ")
     with pytest.raises(Fenced):  # the driver that ran it
         pipeline.store.check_lease()

@@ -1,16 +1,17 @@
-"""The protocols around an epoch, played by hand: sinks that remember, a capture, frames, operators, a faulty medium."""
+"""What surrounds an epoch, played by hand: sinks that remember, a snapshotter, frames, operators, a faulty medium."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast import CheckpointStore, ConnectorCheckpoint
 from holdfast.checkpoints.layout import ObjectLayout
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
-from holdfast.pipeline.epoch import EpochRunner, NamedSink
-from holdfast.pipeline.epoch_manifest import EpochFacts, Holding
+from holdfast.pipeline.definition import NamedSink
+from holdfast.pipeline.epoch import EpochCoordinator
+from holdfast.pipeline.epoch_manifest import EpochFacts
+from holdfast.pipeline.workdir.snapshot import Snapshot
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
 from holdfast.storage.objects import ObjectStore, open_objects
 from holdfast.storage.objects.store import Chunks
@@ -89,38 +90,48 @@ class MemorySink:
         self._failures.at(f"{what} {self.name}")
 
 
-class FakeCapturing:
-    def __init__(self, history: History, failures: Failures, holding: Holding | None = None) -> None:
-        self.holding = holding or Holding([], [])
+class FakeSnapshotter:
+    def __init__(self, history: History, failures: Failures, found: Snapshot | None = None) -> None:
+        self._found = found or Snapshot([], [])
         self._history = history
         self._failures = failures
 
-    def take(self, facts: EpochFacts) -> Holding:
-        self._history.append(("capture", str(facts.epoch)))
-        self._failures.at("capture")
-        return self.holding
+    def snapshot(self, batch_id: int, epoch: int) -> Snapshot:
+        assert batch_id == epoch - 1
+        self._history.append(("snapshot", str(epoch)))
+        self._failures.at("snapshot")
+        return self._found
 
-    def settle(self) -> None:
-        self._history.append(("captured",))
+    def confirm(self, snapshot: Snapshot) -> None:
+        assert snapshot is self._found
+        self._history.append(("confirm",))
 
 
-class FakeFrames:
-    def __init__(self, history: History, failures: Failures) -> None:
-        self._history = history
-        self._failures = failures
-        self.is_held = False
+class FakeFrame(tuple[str, ...]):
+    """Rows that can be written to Spark's sink for nothing, as a frame can."""
 
-    @contextlib.contextmanager
-    def held(self, frame: Any) -> Iterator[Any]:
-        self.is_held = True
-        try:
-            yield frame
-        finally:
-            self.is_held = False
+    world: World
 
-    def evaluate(self, frame: Any) -> None:
-        self._history.append(("evaluate",))
-        self._failures.at("evaluate")
+    @property
+    def write(self) -> Any:
+        return _NoopWriter(self.world)
+
+
+class _NoopWriter:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def format(self, name: str) -> _NoopWriter:
+        assert name == "noop"
+        return self
+
+    def mode(self, name: str) -> _NoopWriter:
+        assert name == "append"
+        return self
+
+    def save(self) -> None:
+        self._world.history.append(("evaluate",))
+        self._world.failures.at("evaluate")
 
 
 class Counter:
@@ -200,14 +211,13 @@ class World:
         failures: Failures | None = None,
         views: Mapping[str, Callable[[Any], Any]] | None = None,
         operators: Mapping[str, Counter] | None = None,
-        holding: Holding | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
         self.store = store
         self.history: History = []
         self.failures = failures or Failures()
         self.sinks = {name: MemorySink(name, self.history, self.failures) for name in sinks}
-        self.frames = FakeFrames(self.history, self.failures)
-        self.capturing = FakeCapturing(self.history, self.failures, holding)
+        self.snapshotter: Any = FakeSnapshotter(self.history, self.failures, snapshot)
         self.operators = dict(operators or {})
         self._views = views or {}
 
@@ -221,24 +231,29 @@ class World:
         delivered: int | None = None,
         *,
         store: CheckpointStore | None = None,
-    ) -> EpochRunner:
+    ) -> EpochCoordinator:
         """A driver, which has claimed the store."""
         store = store or self.store
         generation = store.claim("a driver").generation
-        return EpochRunner(
+        return EpochCoordinator(
             pipeline="shop",
             lineage=newest.own.lineage if newest else 0,
             generation=generation,
             store=store,
             sinks=self.named,
             operators=self.operators,
-            capturing=self.capturing,
-            frames=self.frames,
+            snapshotter=self.snapshotter,
             newest=newest,
             delivered=delivered if delivered is not None else (newest.epoch if newest else 0),
             first_id=store.next_id(saved_only=True),
             clock=lambda: 1_760_000_000.5,
         )
+
+    def run(self, coordinator: EpochCoordinator, rows: Rows, facts: EpochFacts) -> None:
+        """One batch, as Spark hands it over."""
+        frame: Any = FakeFrame(rows)
+        frame.world = self
+        coordinator.run(coordinator.classify(facts.epoch), frame, facts)
 
     def seen(self, sink: str) -> dict[int, list[Rows]]:
         """What a reader of the sink sees, by epoch."""

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Corrupt, Fenced, Unavailable
-from holdfast.pipeline.query_run import first_line
+from holdfast.errors import Corrupt, Fenced, Unavailable, one_line
 from holdfast.pipeline.supervisor import is_workdir_trouble
 from holdfast.pipeline.workdir.workdir import Workdir
 
@@ -43,7 +42,7 @@ def test_not_blamed(error: Exception) -> None:
 
 def test_what_is_told_of_an_error() -> None:
     called = "An error occurred while calling o1240.start.\n: java.io.IOException: no room\n\tat x"
-    assert first_line(RuntimeError(called)) == "java.io.IOException: no room"
-    assert first_line(RuntimeError("An error occurred while calling o1.start.")).startswith("An error occurred")
-    assert first_line(RuntimeError("\n one\ntwo")) == "one"
-    assert first_line(RuntimeError()) == "RuntimeError"
+    assert one_line(RuntimeError(called)) == "java.io.IOException: no room"
+    assert one_line(RuntimeError("An error occurred while calling o1.start.")).startswith("An error occurred")
+    assert one_line(RuntimeError("\n one\ntwo")) == "one"
+    assert one_line(RuntimeError()) == "RuntimeError"

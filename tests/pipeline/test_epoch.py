@@ -18,10 +18,11 @@ from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.checkpoints.manifest import SinkFailed
 from holdfast.checkpoints.operator_state import INLINE_THRESHOLD
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.pipeline.epoch import EpochRunner
-from holdfast.pipeline.epoch_manifest import Holding, with_statuses
-from holdfast.pipeline.recovery import ask_sinks, finish_sinks
-from holdfast.pipeline.recovery_plan import Observed, SeenWorkdir, Wanted, plan_recovery
+from holdfast.pipeline.epoch import EpochCoordinator, finish_owed
+from holdfast.pipeline.epoch_manifest import with_statuses
+from holdfast.pipeline.recovery import recover_sinks
+from holdfast.pipeline.recovery_plan import Observation, PipelineSpec, WorkdirState, plan_recovery
+from holdfast.pipeline.workdir.snapshot import Snapshot
 from holdfast.sinks import RowsRefused, StagedOutputGone
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects import LocalObjects, open_objects
@@ -42,9 +43,8 @@ def statuses(store: CheckpointStore) -> dict[str, Any]:
     return dict(newest(store).sink_commit_statuses)
 
 
-def run(runner: EpochRunner, epoch: int, rows: Rows = FIRST) -> None:
-    frame: Any = rows
-    runner.run(frame, epoch_facts(epoch))
+def run(world: World, runner: EpochCoordinator, epoch: int, rows: Rows = FIRST) -> None:
+    world.run(runner, rows, epoch_facts(epoch))
 
 
 # An epoch without trouble
@@ -53,12 +53,12 @@ def run(runner: EpochRunner, epoch: int, rows: Rows = FIRST) -> None:
 def test_the_order_of_things(place: StoreUnderTest) -> None:
     world = World(place.open())
     runner = world.start()
-    run(runner, 1)
+    run(world, runner, 1)
     assert world.history == [
         ("stage", "lake", "1"),
         ("stage", "pg", "1"),
-        ("capture", "1"),
-        ("captured",),
+        ("snapshot", "1"),
+        ("confirm",),
         ("commit", "lake", "1"),
         ("commit", "pg", "1"),
     ]
@@ -84,7 +84,7 @@ def test_nothing_is_visible_before_the_decision(memory: MemoryPlace) -> None:
         )
     )
     try:
-        run(world.start(), 1)
+        run(world, world.start(), 1)
     finally:
         stop()
     assert ahead[0] == ([1], {})
@@ -94,7 +94,7 @@ def test_many_epochs(place: StoreUnderTest) -> None:
     world = World(place.open(max_retained=3))
     runner = world.start()
     for epoch in range(1, 9):
-        run(runner, epoch, (f"rows {epoch}",))
+        run(world, runner, epoch, (f"rows {epoch}",))
     assert world.seen("lake") == world.seen("pg") == {epoch: [(f"rows {epoch}",)] for epoch in range(1, 9)}
     assert place.open().list() == [(6, 6), (7, 7), (8, 8)]
 
@@ -102,15 +102,15 @@ def test_many_epochs(place: StoreUnderTest) -> None:
 def test_ids_go_on_above_everything_there(place: StoreUnderTest) -> None:
     place.open().save(manifest(7))
     world = World(place.open())
-    run(world.start(newest(place.open())), 8)
+    run(world, world.start(newest(place.open())), 8)
     assert place.open().list() == [(7, 7), (8, 8)]
 
 
 def test_what_was_captured_is_in_the_manifest(memory: MemoryPlace) -> None:
     store = memory.open()
     store.objects.create(batch_object(1).key, [b"x" * batch_object(1).bytes])
-    world = World(store, holding=Holding([batch_object(1)], []))
-    run(world.start(), 1)
+    world = World(store, snapshot=Snapshot([batch_object(1)], []))
+    run(world, world.start(), 1)
     assert newest(memory.open()).own.batches == [batch_object(1)]
 
 
@@ -118,7 +118,8 @@ def test_steps_are_named(memory: MemoryPlace) -> None:
     seen: list[str] = []
     stop = observe(lambda name, phase, _: seen.append(name) if phase == "begin" else None)
     try:
-        run(World(memory.open()).start(), 1)
+        world = World(memory.open())
+        run(world, world.start(), 1)
     finally:
         stop()
     ours = [name for name in seen if name.startswith(("sink.", "epoch."))]
@@ -131,7 +132,7 @@ def test_steps_are_named(memory: MemoryPlace) -> None:
 
 def test_views(memory: MemoryPlace) -> None:
     world = World(memory.open(), views={"pg": lambda rows: (*rows, "seen by pg")})
-    run(world.start(), 1)
+    run(world, world.start(), 1)
     assert world.seen("lake") == {1: [FIRST]}
     assert world.seen("pg") == {1: [(*FIRST, "seen by pg")]}
     assert ("evaluate",) not in world.history  # lake takes the whole frame
@@ -139,8 +140,8 @@ def test_views(memory: MemoryPlace) -> None:
 
 def test_where_all_have_views_the_frame_is_evaluated(memory: MemoryPlace) -> None:
     world = World(memory.open(), views={"pg": lambda rows: rows[:0], "lake": lambda rows: rows[:0]})
-    run(world.start(), 1)
-    assert world.history[2:4] == [("evaluate",), ("capture", "1")]
+    run(world, world.start(), 1)
+    assert world.history[2:4] == [("evaluate",), ("snapshot", "1")]
 
 
 def test_a_view_that_raises(memory: MemoryPlace) -> None:
@@ -150,10 +151,9 @@ def test_a_view_that_raises(memory: MemoryPlace) -> None:
     world = World(memory.open(), views={"pg": view})
     runner = world.start()
     with pytest.raises(ZeroDivisionError):
-        run(runner, 1)
+        run(world, runner, 1)
     assert world.left() == {"lake": 0, "pg": 0}
     assert memory.open().list_ids() == []
-    assert not world.frames.is_held
 
 
 # Failures before the decision
@@ -173,7 +173,7 @@ ERRORS = [
         ("stage lake", []),
         ("stage pg", ["lake"]),
         ("evaluate", ["lake", "pg"]),
-        ("capture", ["lake", "pg"]),
+        ("snapshot", ["lake", "pg"]),
     ],
 )
 def test_before_the_decision(memory: MemoryPlace, event: str, rolled_back: list[str], error: Exception) -> None:
@@ -182,15 +182,14 @@ def test_before_the_decision(memory: MemoryPlace, event: str, rolled_back: list[
     world.failures.planned[event] = error
     runner = world.start()
     with pytest.raises(type(error)):
-        run(runner, 1)
+        run(world, runner, 1)
     assert [entry[1] for entry in world.history if entry[0] == "rollback"] == rolled_back
     assert memory.open().list_ids() == []
     assert world.left() == {"lake": 0, "pg": 0}
     assert world.seen("lake") == world.seen("pg") == {}
-    assert ("captured",) not in world.history
-    assert not world.frames.is_held
+    assert ("confirm",) not in world.history
     assert (runner.newest, runner.delivered) == (None, 0)
-    run(runner, 1, SECOND)
+    run(world, runner, 1, SECOND)
     assert world.seen("lake") == world.seen("pg") == {1: [SECOND]}
 
 
@@ -201,7 +200,7 @@ def test_an_operator_that_cannot_be_taken(memory: MemoryPlace) -> None:
 
     world = World(memory.open(), operators={"broken": Broken()})
     with pytest.raises(ValueError, match="not now"):
-        run(world.start(), 1)
+        run(world, world.start(), 1)
     assert world.left() == {"lake": 0, "pg": 0}
     assert memory.open().list_ids() == []
 
@@ -212,7 +211,7 @@ def test_a_rollback_that_fails_is_left_for_the_next_start(
     failures = Failures(stage_pg=Unavailable("first"), rollback_lake=Unavailable("second"))
     world = World(memory.open(), sinks=("a", "lake", "pg"), failures=failures)
     with pytest.raises(Unavailable, match="first"):
-        run(world.start(), 1)
+        run(world, world.start(), 1)
     assert world.left() == {"a": 0, "lake": 1, "pg": 0}
     assert "lake" in caplog.text
     assert "second" in caplog.text
@@ -225,7 +224,7 @@ def test_what_is_said_of_a_sink_that_did_not_stage(memory: MemoryPlace) -> None:
     error = Unavailable("no route", code="x.y", about="the host", unchanged="the table", next_step="wait")
     world = World(memory.open(), failures=Failures(stage_pg=error))
     with pytest.raises(Unavailable) as raised:
-        run(world.start(), 1)
+        run(world, world.start(), 1)
     said = raised.value
     assert said.message == "Sink 'pg' in epoch 1 (orders up to orders-0 10): no route"
     assert (said.code, said.about, said.next_step) == ("x.y", "the host", "wait")
@@ -236,7 +235,7 @@ def test_what_is_said_of_a_sink_that_did_not_stage(memory: MemoryPlace) -> None:
 def test_what_is_said_of_a_sink_that_did_not_commit(memory: MemoryPlace) -> None:
     world = World(memory.open(), failures=Failures(commit_pg=RowsRefused("a null")))
     with pytest.raises(RowsRefused) as raised:
-        run(world.start(), 1)
+        run(world, world.start(), 1)
     assert raised.value.message == "Sink 'pg' in epoch 1 (orders up to orders-0 10): a null"
     assert raised.value.unchanged == "epoch 1 is decided and will be finished"
     assert raised.value.code == "sink.rows-refused"
@@ -249,9 +248,8 @@ def test_many_offsets_are_cut_short(memory: MemoryPlace) -> None:
         "none yet": ConnectorCheckpoint({}),
     }
     world = World(memory.open(), failures=Failures(stage_lake=Unavailable("x")))
-    frame: Any = FIRST
     with pytest.raises(Unavailable) as raised:
-        world.start().run(frame, epoch_facts(1, sources=sources))
+        world.run(world.start(), FIRST, epoch_facts(1, sources=sources))
     assert "orders up to orders-0 0, orders-1 1, orders-2 2, orders-3 3 and 5 more; clicks" in raised.value.message
 
 
@@ -270,16 +268,16 @@ def test_taken_over_before_anything_is_begun(memory: MemoryPlace) -> None:
     runner = world.start()
     memory.open().claim("another driver")
     with pytest.raises(Fenced, match="another driver"):
-        run(runner, 1)
+        run(world, runner, 1)
     assert world.history == []
 
 
-@pytest.mark.parametrize("event", ["stage lake", "staged pg", "capture"])
+@pytest.mark.parametrize("event", ["stage lake", "staged pg", "snapshot"])
 def test_taken_over_before_the_decision(place: StoreUnderTest, event: str) -> None:
     world = World(place.open())
     world.failures.planned[event] = taking_over(place)
     with pytest.raises(Fenced) as fenced:
-        run(world.start(), 1)
+        run(world, world.start(), 1)
     assert fenced.value.code == "lease.lost"
     assert place.open().list_ids() == []
     assert world.left() == {"lake": 0, "pg": 0}
@@ -295,30 +293,30 @@ def test_taken_over_at_the_last_moment_before_the_decision(place: StoreUnderTest
     def take_over(name: str, phase: str, _: float) -> None:
         if (name, phase) == ("manifest.create", "begin") and not successors:
             successors.append(world.start(store=other))
-            ask_sinks({"lake": world.named["lake"]}, None, "shop", 2)
+            recover_sinks({"lake": world.named["lake"]}, None, "shop", 2)
 
     stop = observe(take_over)
     try:
         with pytest.raises(Fenced):
-            run(first, 1)
+            run(world, first, 1)
     finally:
         stop()
     assert world.seen("lake") == world.seen("pg") == {}
     with pytest.raises(Conflict) as raised:  # both chose the same id, so only one could decide
-        run(successors[0], 1, SECOND)
+        run(world, successors[0], 1, SECOND)
     assert raised.value.code == "epoch.decided-elsewhere"
     for sink in world.sinks.values():
         sink.staged.clear()
-    run(world.start(newest(place.open())), 1, SECOND)
+    run(world, world.start(newest(place.open())), 1, SECOND)
     assert world.seen("lake") == world.seen("pg") == {1: [SECOND]}
 
 
 def test_decided_by_a_driver_that_was_taken_over(place: StoreUnderTest) -> None:
     world = World(place.open())
-    world.failures.planned["capture"] = lambda: place.open().save(manifest(1, sink_names=["theirs"]))
+    world.failures.planned["snapshot"] = lambda: place.open().save(manifest(1, sink_names=["theirs"]))
     runner = world.start()
     with pytest.raises(Conflict) as raised:
-        run(runner, 1)
+        run(world, runner, 1)
     assert raised.value.code == "epoch.decided-elsewhere"
     assert raised.value.about == "checkpoint 1"
     assert "start the pipeline again" in (raised.value.next_step or "")
@@ -338,12 +336,11 @@ def test_a_decision_that_may_have_been_made_is_not_undone(memory: MemoryPlace, w
     world = World(memory.open())
     runner = world.start(store=faulty_store(memory.url, **{when: error}))
     with pytest.raises(type(error)):
-        run(runner, 1)
+        run(world, runner, 1)
     assert world.left() == {"lake": 1, "pg": 1}
-    assert not [entry for entry in world.history if entry[0] in ("rollback", "commit", "captured")]
+    assert not [entry for entry in world.history if entry[0] in ("rollback", "commit", "confirm")]
     assert memory.open().list_ids() == ([1] if when == "after" else [])
     assert (runner.newest, runner.delivered) == (None, 0)
-    assert not world.frames.is_held
 
 
 def test_a_disk_that_fails_after_the_manifest_is_there(tmp_path: Path) -> None:
@@ -361,10 +358,10 @@ def test_a_disk_that_fails_after_the_manifest_is_there(tmp_path: Path) -> None:
 
     world = World(CheckpointStore(LocalObjects(str(tmp_path), disk=Disk()), DirectoryLayout()))
     with pytest.raises(Unavailable):
-        run(world.start(), 1)
+        run(world, world.start(), 1)
     store = CheckpointStore(LocalObjects(str(tmp_path)), DirectoryLayout())
     assert world.left() == {"lake": 1, "pg": 1}
-    run(world.start(newest(store), store=store), 1, SECOND)
+    run(world, world.start(newest(store), store=store), 1, SECOND)
     assert world.seen("lake") == world.seen("pg") == {1: [FIRST]}
     assert statuses(store) == {"lake": COMMITTED, "pg": COMMITTED}
 
@@ -384,7 +381,7 @@ def test_a_conflict_with_our_own_decision_rolls_nothing_back(memory: MemoryPlace
     objects: Any = Taken(open_objects(memory.url), before=None, after=None)
     world = World(memory.open())
     with pytest.raises(HoldfastError):
-        run(world.start(store=CheckpointStore(objects, ObjectLayout())), 1)
+        run(world, world.start(store=CheckpointStore(objects, ObjectLayout())), 1)
     assert world.left()["pg"] == 1
 
 
@@ -411,7 +408,7 @@ def test_a_commit_that_fails(memory: MemoryPlace, problems: dict[str, Exception]
     runner = world.start()
     first = next(iter(problems.values()))
     with pytest.raises(type(first)) as raised:
-        run(runner, 1)
+        run(world, runner, 1)
     shown = raised.value.message if isinstance(raised.value, HoldfastError) else str(raised.value)
     assert str(first) in shown
     assert statuses(memory.open()) == recorded
@@ -420,7 +417,7 @@ def test_a_commit_that_fails(memory: MemoryPlace, problems: dict[str, Exception]
     assert not [entry for entry in world.history if entry[0] == "rollback"]
     assert [entry[1] for entry in world.history if entry[0] == "commit"] == ["lake", "pg"]
     assert runner.delivered == 1
-    run(runner, 1, SECOND)  # as Spark would after a restart: finished, not undone
+    run(world, runner, 1, SECOND)  # as Spark would after a restart: finished, not undone
     assert world.seen("lake") == world.seen("pg") == {1: [FIRST]}
     assert statuses(memory.open()) == {"lake": COMMITTED, "pg": COMMITTED}
 
@@ -430,7 +427,7 @@ def test_a_record_that_fails(memory: MemoryPlace) -> None:
     runner = world.start()
     world.failures.planned["committed pg"] = taking_over(memory)
     with pytest.raises(Fenced):
-        run(runner, 1)
+        run(world, runner, 1)
     assert world.seen("lake") == world.seen("pg") == {1: [FIRST]}
     assert statuses(memory.open()) == {"lake": PENDING, "pg": PENDING}
     assert runner.delivered == 1
@@ -445,7 +442,7 @@ def decided(world: World, **status: Any) -> CheckpointManifest:
     """Epoch 1 decided by a driver that ended before its commits, but for those that are said to be."""
     world.failures.planned["commit lake"] = Killed()
     with pytest.raises(Killed):
-        run(world.start(), 1)
+        run(world, world.start(), 1)
     found = newest(world.store)
     for name in status:
         world.sinks[name].visible[0, 1] = [FIRST]
@@ -459,7 +456,7 @@ def decided(world: World, **status: Any) -> CheckpointManifest:
 def test_replay_of_what_is_finished_only_evaluates(memory: MemoryPlace) -> None:
     world = World(memory.open())
     found = decided(world, lake=COMMITTED, pg=COMMITTED)
-    run(world.start(found), 1, SECOND)
+    run(world, world.start(found), 1, SECOND)
     assert world.history == [("evaluate",)]
     assert world.seen("lake") == world.seen("pg") == {1: [FIRST]}
     assert memory.open().list_ids() == [1]
@@ -468,7 +465,7 @@ def test_replay_of_what_is_finished_only_evaluates(memory: MemoryPlace) -> None:
 def test_replay_finishes_from_what_was_staged(memory: MemoryPlace) -> None:
     world = World(memory.open())
     found = decided(world, pg=COMMITTED)
-    run(world.start(found), 1, SECOND)
+    run(world, world.start(found), 1, SECOND)
     assert world.history == [("commit", "lake", "1"), ("evaluate",)]
     assert world.seen("lake") == world.seen("pg") == {1: [FIRST]}
     assert statuses(memory.open()) == {"lake": COMMITTED, "pg": COMMITTED}
@@ -480,7 +477,7 @@ def test_replay_writes_again_what_is_gone(memory: MemoryPlace) -> None:
     found = decided(world)
     for sink in world.sinks.values():
         sink.staged.clear()
-    run(world.start(found), 1, SECOND)
+    run(world, world.start(found), 1, SECOND)
     assert world.history == [
         *[("commit", "lake", "1"), ("stage", "lake", "1"), ("commit", "lake", "1")],
         *[("commit", "pg", "1"), ("stage", "pg", "1"), ("commit", "pg", "1")],
@@ -494,7 +491,7 @@ def test_replay_gives_views_what_they_had(memory: MemoryPlace) -> None:
     world = World(memory.open(), views={"pg": lambda rows: (*rows, "seen by pg")})
     found = decided(world)
     world.sinks["pg"].staged.clear()
-    run(world.start(found), 1, FIRST)
+    run(world, world.start(found), 1, FIRST)
     assert world.seen("pg") == {1: [(*FIRST, "seen by pg")]}
 
 
@@ -502,7 +499,7 @@ def test_replay_of_a_sink_that_had_refused(memory: MemoryPlace) -> None:
     world = World(memory.open())
     found = with_statuses(decided(world), {"lake": SinkCommitStatus.failed("a null")})
     world.store.update_manifest(found)
-    run(world.start(found), 1)
+    run(world, world.start(found), 1)
     assert statuses(memory.open()) == {"lake": COMMITTED, "pg": COMMITTED}
 
 
@@ -510,7 +507,7 @@ def test_replay_without_a_sink_that_owes(memory: MemoryPlace) -> None:
     world = World(memory.open())
     found = decided(world, pg=COMMITTED)
     del world.sinks["lake"]
-    run(world.start(found), 1)
+    run(world, world.start(found), 1)
     assert world.history == [("evaluate",)]
     assert statuses(memory.open()) == {"lake": PENDING, "pg": COMMITTED}
 
@@ -522,12 +519,12 @@ def test_a_replay_that_fails(memory: MemoryPlace, error: Exception) -> None:
     world.failures.planned["commit pg"] = error
     runner = world.start(found)
     with pytest.raises(type(error)) as raised:
-        run(runner, 1)
+        run(world, runner, 1)
     if isinstance(raised.value, HoldfastError):
         assert raised.value.message.startswith("Sink 'pg' in epoch 1 (orders up to orders-0 10): ")
         assert "decided" in (raised.value.unchanged or "")
     assert not [entry for entry in world.history if entry[0] == "rollback"]
-    run(runner, 1, SECOND)
+    run(world, runner, 1, SECOND)
     assert world.seen("lake") == world.seen("pg") == {1: [FIRST]}
     assert statuses(memory.open()) == {"lake": COMMITTED, "pg": COMMITTED}
 
@@ -535,19 +532,19 @@ def test_a_replay_that_fails(memory: MemoryPlace, error: Exception) -> None:
 def test_an_epoch_out_of_order(memory: MemoryPlace) -> None:
     world = World(memory.open())
     runner = world.start()
-    run(runner, 1)
+    run(world, runner, 1)
     world.history.clear()
     for epoch in (3, 9):
         with pytest.raises(Corrupt, match=f"epoch {epoch}"):
-            run(runner, epoch)
+            run(world, runner, epoch)
     assert world.history == []
 
 
 def test_after_a_replay_the_next_epoch_follows(memory: MemoryPlace) -> None:
     world = World(memory.open())
     runner = world.start(decided(world))
-    run(runner, 1)
-    run(runner, 2, SECOND)
+    run(world, runner, 1)
+    run(world, runner, 2, SECOND)
     assert world.seen("lake") == world.seen("pg") == {1: [FIRST], 2: [SECOND]}
     assert memory.open().list() == [(1, 1), (2, 2)]
 
@@ -558,7 +555,7 @@ def test_after_a_replay_the_next_epoch_follows(memory: MemoryPlace) -> None:
 def test_operators_are_in_the_checkpoint(place: StoreUnderTest) -> None:
     large = bytes(range(256)) * (INLINE_THRESHOLD // 256) + b"!"
     world = World(place.open(), operators={"small": Counter(b"17"), "large": Counter(large), "empty": Counter()})
-    run(world.start(), 1)
+    run(world, world.start(), 1)
     assert place.open().load_states(1) == {"small": b"17", "large": large, "empty": b""}
     assert place.open().validate_checkpoint(1).valid
 
@@ -569,7 +566,7 @@ def test_operators_after_a_replay_are_where_the_checkpoint_has_them(memory: Memo
     found = decided(world)
     counter.state = b"fed twice"
     world.operators["new"] = Counter(b"new")
-    run(world.start(found), 1)
+    run(world, world.start(found), 1)
     assert counter.restored == [b"one"]
     assert world.operators["new"].restored == []
 
@@ -586,7 +583,7 @@ def test_operators_are_restored_after_what_the_sinks_did(memory: MemoryPlace) ->
     found = decided(world)
     assert counter.state == b"1+1"
     world.sinks["pg"].staged.clear()
-    run(world.start(found), 1)
+    run(world, world.start(found), 1)
     assert counter.state == b"1+1"
 
 
@@ -609,19 +606,21 @@ class Supervised:
         chosen = store.recover_latest_validated().require()
         found = store.load_by_id(chosen) if chosen else None
         generation = store.claim("a driver").generation
-        standings = ask_sinks(self.world.named, found, "shop", generation)
+        standings = recover_sinks(self.world.named, found, "shop", generation)
         planned = self.done  # Spark has planned one more than it counts as done
-        workdir = SeenWorkdir("/data/work", False, "shop", "q-1", True, planned, planned - 1)
-        wanted = Wanted("shop", 77, frozenset({"orders"}), frozenset(self.world.sinks))
-        plan = plan_recovery(Observed(self.memory.url, found, workdir, [], standings), wanted)
-        if found is not None and plan.unfinished:
-            finished = finish_sinks(plan, found, self.world.named, "shop", generation)
-            found = with_statuses(found, dict.fromkeys(finished, COMMITTED))
-            store.update_manifest(found)
+        workdir = WorkdirState("/data/work", False, "shop", "q-1", True, planned, planned - 1)
+        wanted = PipelineSpec("shop", 77, frozenset({"orders"}), frozenset(self.world.sinks))
+        plan = plan_recovery(Observation(self.memory.url, found, workdir, [], standings), wanted)
+        if found is not None and plan.owed_sinks:
+            finished = finish_owed(found, self.world.named, store, pipeline="shop", generation=generation)
+            finished.raise_failure()
+            found = finished.manifest
         runner = self.world.start(found, plan.delivered, store=store)
         while self.done < self.epochs:
             self.tries += 1
-            run(runner, self.done + 1, (f"epoch {self.done + 1}, try {self.tries}",))  # never the same rows again
+            run(
+                self.world, runner, self.done + 1, (f"epoch {self.done + 1}, try {self.tries}",)
+            )  # never the same rows again
             self.world.failures.at("return")
             self.done += 1
 
@@ -670,7 +669,7 @@ def test_killed_at_every_step(memory: MemoryPlace) -> None:
 
 POINTS = [
     *(f"{what} {sink}" for what in ("stage", "staged", "commit", "committed", "rollback") for sink in ("lake", "pg")),
-    *("capture", "evaluate", "return"),
+    *("snapshot", "evaluate", "return"),
 ]
 PROBLEMS: dict[str, type[BaseException]] = {
     "unavailable": Unavailable,

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from holdfast import CheckpointManifest, ConnectorCheckpoint, InFlightRecord, SinkCommitStatus, open_store
 from holdfast.checkpoints.manifest import SinkStatus
 from holdfast.checkpoints.operator_state import INLINE_THRESHOLD, INLINE_TOTAL, encode
-from holdfast.pipeline.epoch_manifest import Holding, epoch_manifest, with_statuses
+from holdfast.pipeline.epoch_manifest import epoch_manifest, with_statuses
+from holdfast.pipeline.workdir.snapshot import Snapshot
 from holdfast.testing.conformance.checkpoints.subject import manifest
 
-NOTHING = Holding([], [])
+NOTHING = Snapshot([], [])
 PENDING, COMMITTED, FAILED = SinkCommitStatus.pending(), SinkCommitStatus.committed(), SinkCommitStatus.failed("full")
 
 
@@ -25,7 +26,7 @@ def made(epoch: int = 8, **changed: Any) -> tuple[CheckpointManifest, list[bytes
         "checkpoint_id": 12,
         "timestamp_ms": 1_760_000_000_500,
         "parent": None,
-        "holding": NOTHING,
+        "snapshot": NOTHING,
         "operators": {},
         "descriptors": {"pg": {"table": "s1"}, "lake": {"place": "x"}},
     }
@@ -84,7 +85,7 @@ def test_sinks_keep_the_epoch_they_had() -> None:
 def test_only_what_inherits_is_incremental(
     parent: CheckpointManifest | None, inherited: list[Any], expected: tuple[bool, int | None]
 ) -> None:
-    found, _ = made(parent=parent, holding=Holding([batch_object(8)], inherited))
+    found, _ = made(parent=parent, snapshot=Snapshot([batch_object(8)], inherited))
     assert (found.is_incremental, found.parent_id) == expected
     assert found.own.batches == [batch_object(8)]
     assert found.own.inherited == inherited

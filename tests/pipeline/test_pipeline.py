@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.checkpoints import manifest_json
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Invalid, Unavailable
-from holdfast.pipeline.workdir.fence import enter
+from holdfast.pipeline.workdir.fence import fence_workdir
 from holdfast.sinks import Delivery, Descriptor, RowsRefused, Standing
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.function import FunctionSink
@@ -538,12 +538,12 @@ def test_what_spark_writes_after_a_takeover_does_not_reach_the_successor(place: 
     place.shop.sell(1)
     assert is_inside.wait(60)
     store = holdfast.open_store(place.store)
-    successor = enter(pipeline.workdir, store.claim("another driver").generation, store.check_lease)
-    before = {path: found.st_mtime_ns for path, found in successor.files()}
+    successor = fence_workdir(pipeline.workdir, store.claim("another driver").generation, store.check_lease)
+    before = dict(successor.spark_checkpoint.files())
     may_go_on.set()
     with pytest.raises(Fenced, match="another driver"):
         run.await_termination(120)
-    assert {path: found.st_mtime_ns for path, found in successor.files()} == before
+    assert dict(successor.spark_checkpoint.files()) == before
     assert "offsets/1" in before
     place.run()
     assert sum(row[2] for row in place.delivered()) == 24

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from holdfast import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints.manifest import HoldfastSection
 from holdfast.errors import Corrupt, Invalid, Unavailable
-from holdfast.pipeline.epoch import NamedSink
-from holdfast.pipeline.recovery import ask_sinks, finish_sinks, look, newest_checkpoint, ready_workdir
-from holdfast.pipeline.recovery_plan import Plan, SeenWorkdir
-from holdfast.pipeline.reference_table import ReferenceTable, pin_table
-from holdfast.pipeline.workdir.snapshot import Capture
-from holdfast.pipeline.workdir.workdir import MARKER
+from holdfast.pipeline.definition import NamedSink, ReferenceTable
+from holdfast.pipeline.epoch import Finished, finish_owed
+from holdfast.pipeline.recovery import apply_to_workdir, newest_checkpoint, observe, recover_sinks
+from holdfast.pipeline.recovery_plan import RecoveryPlan, WorkdirState
+from holdfast.pipeline.reference_table import pin_table
+from holdfast.pipeline.workdir.owner import OWNER_FILE
+from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
 from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
@@ -33,18 +33,18 @@ def made(tmp_path: Path) -> HandMade:
 def captured(place: StoreUnderTest, made: HandMade, batches: int, **fields: Any) -> CheckpointManifest:
     """A workdir whose last batch was decided, and its checkpoint."""
     store = place.open()
-    capture = Capture(made.workdir, store)
+    snapshotter = WorkdirSnapshotter(made.workdir, store)
     state = HdfsState(made)
     made.begin()
     found = manifest(1)
     for batch in range(batches):
         made.plan(batch)
         state.plan(batch)
-        taken = capture.take(batch, batch + 1)
+        taken = snapshotter.snapshot(batch, batch + 1)
         own = HoldfastSection(batches=taken.batches, inherited=taken.inherited)
         found = manifest(batch + 1, wal_position=batch, holdfast=own, **fields)
         store.save(found)
-        capture.settle(taken)
+        snapshotter.confirm(taken)
         state.run(batch)
         if batch < batches - 1:
             made.commit(batch)
@@ -55,40 +55,38 @@ def captured(place: StoreUnderTest, made: HandMade, batches: int, **fields: Any)
 
 
 def test_an_empty_store_and_no_workdir(place: StoreUnderTest, made: HandMade) -> None:
-    looked = look(place.open(), made.workdir)
-    assert (looked.observed.newest, looked.observed.skipped, looked.comparison) == (None, [], None)
-    assert looked.observed.workdir == SeenWorkdir(str(made.root))
+    seen = observe(place.open(), made.workdir)
+    assert (seen.newest, seen.skipped, seen.held) == (None, [], {})
+    assert seen.workdir == WorkdirState(str(made.root))
 
 
 def test_a_workdir_as_it_was_captured(place: StoreUnderTest, made: HandMade) -> None:
     found = captured(place, made, 3)
-    looked = look(place.open(), made.workdir)
-    assert looked.observed.newest is not None
-    assert looked.observed.newest.checkpoint_id == found.checkpoint_id
-    assert looked.observed.workdir == SeenWorkdir(
-        str(made.root), False, "orders", QUERY_ID, True, 2, 1, store="memory://orders"
-    )
+    seen = observe(place.open(), made.workdir)
+    assert seen.newest is not None
+    assert seen.newest.checkpoint_id == found.checkpoint_id
+    assert seen.workdir == WorkdirState(str(made.root), False, "orders", QUERY_ID, True, 2, 1, store="memory://orders")
 
 
 @pytest.mark.parametrize("path", ["offsets/2", "state/0/0/1.delta", "metadata", "commits/1"])
 def test_a_workdir_with_a_damaged_file(memory: MemoryPlace, made: HandMade, path: str) -> None:
     captured(memory, made, 3)
     (made.root / path).write_bytes(b"")
-    problem = look(memory.open(), made.workdir).observed.workdir.problem
+    problem = observe(memory.open(), made.workdir).workdir.problem
     assert path in (problem or "")
 
 
 def test_a_workdir_that_spark_stumbled_over(memory: MemoryPlace, made: HandMade) -> None:
     captured(memory, made, 2)
-    made.workdir.suspect("Unexpected end-of-input")
-    assert look(memory.open(), made.workdir).observed.workdir.suspicion == "Unexpected end-of-input"
+    made.workdir.mark_suspect("Unexpected end-of-input")
+    assert observe(memory.open(), made.workdir).workdir.suspect_reason == "Unexpected end-of-input"
 
 
 def test_a_stranger_in_the_workdir(memory: MemoryPlace, made: HandMade) -> None:
     captured(memory, made, 2)
     (made.root / "notes.txt").touch()
-    (made.root / MARKER).unlink()
-    seen = look(memory.open(), made.workdir).observed.workdir
+    (made.root / OWNER_FILE).unlink()
+    seen = observe(memory.open(), made.workdir).workdir
     assert (seen.pipeline, seen.looks_like_spark) == (None, False)
 
 
@@ -168,7 +166,7 @@ DECIDED = manifest(
 
 def test_sinks_are_asked_to_keep_what_is_owed() -> None:
     asked, named = sinks_with(a=None, b=None, c=None, new=None)
-    standings = ask_sinks(named, DECIDED, "shop", 5)
+    standings = recover_sinks(named, DECIDED, "shop", 5)
     assert standings == dict.fromkeys(named, Standing(7, 2))
     kept = {name: sink.calls[0][1] for name, sink in asked.items()}
     assert kept == {"a": None, "b": {"place": "b"}, "c": {"place": "c"}, "new": None}
@@ -184,47 +182,63 @@ def test_sinks_are_asked_to_keep_what_a_damaged_checkpoint_decided(place: StoreU
         manifest(3, holdfast=own, sink_commit_statuses={"a": COMMITTED, "b": PENDING}), [b"state of an operator"]
     )
     place.damage(place.sidecar_key(3))
-    looked = look(place.open(), made.workdir)
-    assert looked.observed.newest is not None
-    assert looked.observed.newest.checkpoint_id == 2
+    seen = observe(place.open(), made.workdir)
+    assert seen.newest is not None
+    assert seen.newest.checkpoint_id == 2
     asked, named = sinks_with(a=None, b=None, new=None)
-    ask_sinks(named, looked.observed.newest, "shop", 5, looked.doubtful)
+    recover_sinks(named, seen.newest, "shop", 5, seen.doubtful)
     assert {name: sink.calls[0][1] for name, sink in asked.items()} == {"a": None, "b": {"place": "b"}, "new": None}
     place.damage(place.manifest_key(3))
-    assert look(place.open(), made.workdir).doubtful is None
+    assert observe(place.open(), made.workdir).doubtful is None
 
 
 def test_sinks_of_a_pipeline_that_never_ran() -> None:
     asked, named = sinks_with(a=None)
-    ask_sinks(named, None, "shop", 1)
+    recover_sinks(named, None, "shop", 1)
     assert asked["a"].calls == [("recover", None, Delivery("shop", "a", 0, 0, 1))]
 
 
-PLAN = Plan(2, "keep", "x", 9, 7, unfinished=("b", "c"))
+def finished(place: StoreUnderTest, named: dict[str, NamedSink]) -> Finished:
+    store = place.open()
+    store.save(DECIDED)
+    return finish_owed(DECIDED, named, store, pipeline="shop", generation=5)
 
 
-def test_sinks_are_finished_under_the_lineage_they_were_staged_for() -> None:
+def statuses(place: StoreUnderTest) -> dict[str, Any]:
+    found = place.open().load_by_id(9)
+    assert found is not None
+    return dict(found.sink_commit_statuses)
+
+
+def test_sinks_are_finished_under_the_lineage_they_were_staged_for(memory: MemoryPlace) -> None:
     asked, named = sinks_with(a=None, b=None, c=None)
-    reset = replace(PLAN, lineage=3)
-    assert finish_sinks(reset, DECIDED, named, "shop", 5) == ["b", "c"]
+    found = finished(memory, named)
+    assert (found.gone, found.failure, found.manifest.owed_sinks) == ({}, None, ())
     assert asked["a"].calls == []
     assert asked["b"].calls == [("commit", {"place": "b"}, Delivery("shop", "b", 2, 7, 5))]
+    assert statuses(memory) == dict.fromkeys("abc", COMMITTED)
 
 
-def test_a_sink_whose_staged_output_is_gone_is_left_to_the_replay() -> None:
-    _, named = sinks_with(b=StagedOutputGone("gone"), c=None)
-    assert finish_sinks(PLAN, DECIDED, named, "shop", 5) == ["c"]
+def test_a_sink_whose_staged_output_is_gone_is_left_to_the_replay(memory: MemoryPlace) -> None:
+    gone = StagedOutputGone("gone")
+    _, named = sinks_with(b=gone, c=None)
+    found = finished(memory, named)
+    assert (found.gone, found.failure, found.manifest.owed_sinks) == ({"b": gone}, None, ("b",))
+    assert statuses(memory) == {"a": COMMITTED, "b": PENDING, "c": COMMITTED}
 
 
-def test_a_sink_that_is_not_there_any_more() -> None:
+def test_a_sink_that_is_not_there_any_more(memory: MemoryPlace) -> None:
     _, named = sinks_with(c=None)
-    assert finish_sinks(PLAN, DECIDED, named, "shop", 5) == ["c"]
+    assert finished(memory, named).manifest.owed_sinks == ("b",)
 
 
-def test_a_sink_that_cannot_be_reached_stops_the_start() -> None:
-    _, named = sinks_with(b=Unavailable("down"), c=None)
-    with pytest.raises(Unavailable, match="down"):
-        finish_sinks(PLAN, DECIDED, named, "shop", 5)
+def test_a_sink_that_cannot_be_reached_stops_the_start_after_the_others_were_tried(memory: MemoryPlace) -> None:
+    asked, named = sinks_with(b=Unavailable("down"), c=None)
+    found = finished(memory, named)
+    with pytest.raises(Unavailable, match=r"Sink 'b' in epoch 7 .*: down"):
+        found.raise_failure()
+    assert asked["c"].calls != []
+    assert statuses(memory) == {"a": COMMITTED, "b": PENDING, "c": COMMITTED}
 
 
 # The workdir
@@ -234,18 +248,18 @@ def test_a_sink_that_cannot_be_reached_stops_the_start() -> None:
 def test_a_workdir_is_made_ready(memory: MemoryPlace, made: HandMade, action: Any) -> None:
     found = captured(memory, made, 3)
     before = made.files()
-    (made.root / MARKER).unlink()
+    (made.root / OWNER_FILE).unlink()
     left = made.workdir.new_sibling()
     store = memory.open()
-    looked = look(store, made.workdir)
-    capture = Capture(made.workdir, store)
-    ready_workdir(Plan(0, action, "x", 3, 3), looked, made.workdir, capture, store, OWNER)
-    assert made.workdir.belonging() == OWNER
+    seen = observe(store, made.workdir)
+    snapshotter = WorkdirSnapshotter(made.workdir, store)
+    apply_to_workdir(RecoveryPlan(0, action, "x", 3, 3), seen, made.workdir, snapshotter, store, OWNER)
+    assert made.workdir.owner() == OWNER
     assert not left.exists()
     assert (made.files() == before) == (action in ("keep", "adopt"))
     assert (made.files() == {}) == (action == "begin")
     if action != "begin":
-        taken = capture.take(2, 4)
+        taken = snapshotter.snapshot(2, 4)
         assert taken.inherited == found.needed_batches
         assert taken.batches == []
 

@@ -12,14 +12,21 @@ from hypothesis import strategies as st
 from holdfast import SinkCommitStatus
 from holdfast.checkpoints.manifest import CheckpointManifest, HoldfastSection
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.pipeline.recovery_plan import Observed, Plan, SeenWorkdir, Wanted, check_start, plan_recovery
+from holdfast.pipeline.recovery_plan import (
+    Observation,
+    PipelineSpec,
+    RecoveryPlan,
+    WorkdirState,
+    check_start,
+    plan_recovery,
+)
 from holdfast.sinks import Standing
 from holdfast.testing.conformance.checkpoints.subject import manifest
 
 PENDING, COMMITTED, FAILED = SinkCommitStatus.pending(), SinkCommitStatus.committed(), SinkCommitStatus.failed("full")
 STORE = "s3://bucket/shop"
-WANTED = Wanted("shop", 77, frozenset({"orders"}), frozenset({"lake", "pg"}))
-EMPTY = SeenWorkdir("/data/work")
+WANTED = PipelineSpec("shop", 77, frozenset({"orders"}), frozenset({"lake", "pg"}))
+EMPTY = WorkdirState("/data/work")
 
 
 def checkpoint(epoch: int = 6, *, lineage: int = 0, runtime: dict[str, Any] | None = None, **fields: Any) -> Any:
@@ -39,18 +46,20 @@ def checkpoint(epoch: int = 6, *, lineage: int = 0, runtime: dict[str, Any] | No
     return manifest(20, epoch=epoch, **(given | fields))
 
 
-def workdir(planned: int, committed: int, **fields: Any) -> SeenWorkdir:
+def workdir(planned: int, committed: int, **fields: Any) -> WorkdirState:
     given: dict[str, Any] = {"is_empty": False, "pipeline": "shop", "query_id": "q-1"}
-    return SeenWorkdir("/data/work", planned=planned, committed=committed, **(given | fields))
+    return WorkdirState("/data/work", planned=planned, committed=committed, **(given | fields))
 
 
-def plan(newest: CheckpointManifest | None, seen: SeenWorkdir, wanted: Wanted = WANTED, **sinks: Standing) -> Plan:
-    return plan_recovery(Observed(STORE, newest, seen, [], sinks), wanted)
+def plan(
+    newest: CheckpointManifest | None, seen: WorkdirState, wanted: PipelineSpec = WANTED, **sinks: Standing
+) -> RecoveryPlan:
+    return plan_recovery(Observation(STORE, newest, seen, [], sinks), wanted)
 
 
-def wanted(**fields: Any) -> Wanted:
+def wanted(**fields: Any) -> PipelineSpec:
     given = {name: getattr(WANTED, name) for name in WANTED.__struct_fields__}
-    return Wanted(**(given | fields))
+    return PipelineSpec(**(given | fields))
 
 
 # Nothing there
@@ -58,7 +67,7 @@ def wanted(**fields: Any) -> Wanted:
 
 def test_nothing_there() -> None:
     found = plan(None, EMPTY)
-    assert found == Plan(0, "begin", "there is none", None, 0)
+    assert found == RecoveryPlan(0, "begin", "there is none", None, 0)
     assert list(found.words()) == [
         "The pipeline begins with epoch 1 of lineage 0.",
         "Begin with an empty workdir: there is none.",
@@ -66,9 +75,9 @@ def test_nothing_there() -> None:
 
 
 @pytest.mark.parametrize("seen", [workdir(-1, -1), workdir(0, -1), workdir(0, -1, problem="metadata cannot be read")])
-def test_a_start_that_never_decided_anything(seen: SeenWorkdir) -> None:
+def test_a_start_that_never_decided_anything(seen: WorkdirState) -> None:
     found = plan(None, seen)
-    assert found == Plan(0, "begin", "no epoch was decided in the one that is there", None, 0)
+    assert found == RecoveryPlan(0, "begin", "no epoch was decided in the one that is there", None, 0)
 
 
 def test_sinks_without_deliveries_are_fine_at_the_beginning() -> None:
@@ -77,7 +86,7 @@ def test_sinks_without_deliveries_are_fine_at_the_beginning() -> None:
 
 # The workdir, held against epoch 6, batch 5
 
-TREATED: list[tuple[str, SeenWorkdir, str, str, int | None]] = [
+TREATED: list[tuple[str, WorkdirState, str, str, int | None]] = [
     ("intact, all done", workdir(5, 5), "keep", "it is what was captured", None),
     ("intact, the next is planned", workdir(6, 5), "keep", "it is what was captured", None),
     ("decided, not yet done", workdir(5, 4), "keep", "it is what was captured", 5),
@@ -105,9 +114,9 @@ TREATED: list[tuple[str, SeenWorkdir, str, str, int | None]] = [
 @pytest.mark.parametrize(
     ("seen", "action", "why", "replayed"), [case[1:] for case in TREATED], ids=[case[0] for case in TREATED]
 )
-def test_workdir(seen: SeenWorkdir, action: Any, why: str, replayed: int | None) -> None:
+def test_workdir(seen: WorkdirState, action: Any, why: str, replayed: int | None) -> None:
     found = plan(checkpoint(), seen)
-    assert found == Plan(0, action, why, 20, 6, replayed=replayed)
+    assert found == RecoveryPlan(0, action, why, 20, 6, replayed=replayed)
     lines = list(found.words())
     assert lines[0] == "Resume from checkpoint 20, epoch 6, lineage 0."
     assert lines[1].endswith(f": {why}.")
@@ -128,7 +137,7 @@ def test_the_lineage_goes_on() -> None:
 
 
 def test_skipped_checkpoints_are_shown() -> None:
-    seen = Observed(STORE, checkpoint(), workdir(5, 5), [(22, "corrupt manifest: torn"), (21, "x is not there")])
+    seen = Observation(STORE, checkpoint(), workdir(5, 5), [(22, "corrupt manifest: torn"), (21, "x is not there")])
     lines = list(plan_recovery(seen, WANTED).words())
     assert lines[:2] == [
         "Checkpoint 22 is skipped: corrupt manifest: torn.",
@@ -143,7 +152,7 @@ def test_skipped_checkpoints_are_shown() -> None:
 def test_adopted(planned: int, committed: int) -> None:
     both = {name: Standing(committed + 1, 0) for name in ("lake", "pg")}
     found = plan(checkpoint(), workdir(planned, committed), **both)
-    assert found == Plan(0, "adopt", f"it is at batch {committed}", 20, committed + 1)
+    assert found == RecoveryPlan(0, "adopt", f"it is at batch {committed}", 20, committed + 1)
     lines = list(found.words())
     assert lines[0] == f"Resume from checkpoint 20, epoch {committed + 1}, lineage 0."
     assert lines[1].startswith("Go on from the workdir, which is ahead of the newest checkpoint")
@@ -194,9 +203,9 @@ def test_what_is_ahead_and_damaged_does_not_repeat_what_sinks_have() -> None:
     ],
 )
 @pytest.mark.parametrize("seen", [workdir(5, 4), EMPTY])
-def test_unfinished_sinks(statuses: dict[str, Any], unfinished: tuple[str, ...], seen: SeenWorkdir) -> None:
+def test_unfinished_sinks(statuses: dict[str, Any], unfinished: tuple[str, ...], seen: WorkdirState) -> None:
     found = plan(checkpoint(sink_commit_statuses=statuses, sink_epochs={"lake": 5, "pg": 5}), seen)
-    assert found.unfinished == unfinished
+    assert found.owed_sinks == unfinished
     said = [line for line in found.words() if line.startswith("Finish the last epoch")]
     assert said == [f"Finish the last epoch in sink {name!r} from what was staged for it." for name in unfinished]
 
@@ -224,7 +233,7 @@ def test_a_sink_that_owes_cannot_be_dropped(on_change: str) -> None:
     ],
 )
 def test_sinks_may_not_be_ahead(
-    newest: CheckpointManifest | None, seen: SeenWorkdir, lineage: int, allowed: int
+    newest: CheckpointManifest | None, seen: WorkdirState, lineage: int, allowed: int
 ) -> None:
     plan(newest, seen, pg=Standing(allowed, lineage), lake=Standing(is_known=False))
     with pytest.raises(Corrupt) as refused:
@@ -267,8 +276,8 @@ def test_a_workdir_that_is_ahead_of_the_sinks_is_not_adopted() -> None:
 
 def test_a_suspicion_rebuilds_only_where_nothing_is_lost_by_it() -> None:
     at_six, at_seven = ({"lake": Standing(epoch, 0)} for epoch in (6, 7))
-    assert plan(checkpoint(), workdir(6, 5, suspicion="it said so"), **at_six).workdir == "rebuild"
-    assert plan(checkpoint(), workdir(6, 5, suspicion="it said so"), **at_seven).workdir == "keep"
+    assert plan(checkpoint(), workdir(6, 5, suspect_reason="it said so"), **at_six).workdir == "rebuild"
+    assert plan(checkpoint(), workdir(6, 5, suspect_reason="it said so"), **at_seven).workdir == "keep"
 
 
 # Whose it is
@@ -285,7 +294,7 @@ def test_a_store_of_somebody_elses(runtime: dict[str, Any], said: str) -> None:
         assert (refused.value.code, refused.value.about) == ("store.other-pipeline", STORE)
 
 
-THEIRS: list[tuple[str, CheckpointManifest | None, SeenWorkdir]] = [
+THEIRS: list[tuple[str, CheckpointManifest | None, WorkdirState]] = [
     ("marked by another", checkpoint(), workdir(5, 5, pipeline="other", query_id="q-2")),
     ("marked by another, empty store", None, workdir(5, 5, pipeline="other", query_id="q-2")),
     ("another query's", checkpoint(), workdir(5, 5, pipeline=None, query_id="q-2")),
@@ -308,7 +317,7 @@ THEIRS: list[tuple[str, CheckpointManifest | None, SeenWorkdir]] = [
 
 
 @pytest.mark.parametrize(("newest", "seen"), [case[1:] for case in THEIRS], ids=[case[0] for case in THEIRS])
-def test_a_directory_of_somebody_elses(newest: CheckpointManifest | None, seen: SeenWorkdir) -> None:
+def test_a_directory_of_somebody_elses(newest: CheckpointManifest | None, seen: WorkdirState) -> None:
     for on_change in ("fail", "accept", "reset"):
         with pytest.raises(Invalid) as refused:
             plan(newest, seen, wanted(on_change=on_change, pipeline_hash=78))
@@ -325,7 +334,7 @@ def test_a_directory_of_somebody_elses(newest: CheckpointManifest | None, seen: 
         workdir(-1, -1, pipeline=None, query_id=None),  # what is left of one
     ],
 )
-def test_a_directory_of_ours(seen: SeenWorkdir) -> None:
+def test_a_directory_of_ours(seen: WorkdirState) -> None:
     assert plan(checkpoint(), seen).workdir in ("keep", "rebuild")
 
 
@@ -362,7 +371,7 @@ def test_a_changed_pipeline_is_refused(fields: dict[str, Any], said: str) -> Non
 @pytest.mark.parametrize(("fields", "said"), CHANGES)
 def test_a_changed_pipeline_is_accepted(fields: dict[str, Any], said: str) -> None:
     found = plan(checkpoint(), workdir(5, 4), wanted(on_change="accept", **fields))
-    assert found == Plan(
+    assert found == RecoveryPlan(
         0,
         "keep",
         "it is what was captured",
@@ -376,7 +385,9 @@ def test_a_changed_pipeline_is_accepted(fields: dict[str, Any], said: str) -> No
 @pytest.mark.parametrize(("fields", "said"), CHANGES)
 def test_a_changed_pipeline_is_reset(fields: dict[str, Any], said: str) -> None:
     found = plan(checkpoint(lineage=2), workdir(5, 5), wanted(on_change="reset", **fields))
-    assert msgspec.structs.replace(found, notes=()) == Plan(3, "begin", f"{said}, and on_change is 'reset'", None, 0)
+    assert msgspec.structs.replace(found, notes=()) == RecoveryPlan(
+        3, "begin", f"{said}, and on_change is 'reset'", None, 0
+    )
     assert "Take on_change='reset' out now." in found.notes[0]
     assert list(found.words())[1:] == [
         "The pipeline begins with epoch 1 of lineage 3.",
@@ -386,12 +397,12 @@ def test_a_changed_pipeline_is_reset(fields: dict[str, Any], said: str) -> None:
 
 def test_before_the_claim_only_what_does_not_move_is_asked() -> None:
     """A driver at work may decide an epoch between two looks: its workdir then seems to be ahead of the store."""
-    ahead = Observed(STORE, checkpoint(lineage=2), workdir(9, 9), [(7, "torn")])
+    ahead = Observation(STORE, checkpoint(lineage=2), workdir(9, 9), [(7, "torn")])
     with pytest.raises(Corrupt):
         plan_recovery(ahead, wanted(operators=frozenset({"seen"})))
     assert check_start(ahead, wanted(operators=frozenset({"seen"}))) == 2
     assert check_start(ahead, wanted(pipeline_hash=78, on_change="reset")) == 3
-    assert check_start(Observed(STORE, None, workdir(9, 9)), WANTED) == 0
+    assert check_start(Observation(STORE, None, workdir(9, 9)), WANTED) == 0
     for refused in (wanted(pipeline="other"), wanted(pipeline_hash=78)):
         with pytest.raises(Invalid):
             check_start(ahead, refused)
@@ -405,7 +416,7 @@ def test_a_reset_is_beyond_every_lineage_that_sinks_know() -> None:
 def test_a_reset_finishes_what_was_decided() -> None:
     newest = checkpoint(sink_commit_statuses={"lake": PENDING, "pg": COMMITTED})
     found = plan(newest, workdir(5, 4), wanted(on_change="reset", pipeline_hash=78))
-    assert found.unfinished == ("lake",)
+    assert found.owed_sinks == ("lake",)
     assert any("'lake'" in line for line in found.words())
 
 

@@ -139,7 +139,7 @@ def test_a_source_that_does_not_answer_is_no_reason_to_doubt_the_workdir(
     finally:
         stop()
     assert [text for text in notices if text.startswith("starting again")]
-    assert workdir.suspicion() is None
+    assert workdir.suspect_reason() is None
     until.write_text("8")
     place.run(numbers=counting(spark, until))
     assert place.values == list(range(8))

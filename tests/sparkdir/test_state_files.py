@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.sparkdir.state_files import is_captured, is_final, needed_files, needed_state, referred_names
+from holdfast.sparkdir.state_files import files_for_batch, is_immutable, is_visible, referred_names, state_files
 from workdir_files import archive, archive_with, states_of
 
 
@@ -21,7 +21,7 @@ def unread(path: str) -> bytes:
 def needed(paths: Iterable[str], batch_id: int, **archives: bytes) -> set[str]:
     """Archives by version, of the one store that these tests have."""
     found = {f"state/0/0/{name.removeprefix('v')}.zip": body for name, body in archives.items()}
-    return needed_files(paths, batch_id, lambda path: found[path])
+    return files_for_batch(paths, batch_id, lambda path: found[path])
 
 
 # What Spark's own files are
@@ -43,9 +43,9 @@ def needed(paths: Iterable[str], batch_id: int, **archives: bytes) -> set[str]:
     ],
 )
 def test_hidden_files_are_not_captured(path: str, expected: bool) -> None:
-    assert is_captured(path) == expected
+    assert is_visible(path) == expected
     if not expected:
-        assert needed_files([path, f"state/0/{path}"], 0, unread) == set()
+        assert files_for_batch([path, f"state/0/{path}"], 0, unread) == set()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_hidden_files_are_not_captured(path: str, expected: bool) -> None:
     ],
 )
 def test_what_has_its_content_for_ever(path: str, expected: bool) -> None:
-    assert is_final(path) == expected
+    assert is_immutable(path) == expected
 
 
 # Logs
@@ -84,12 +84,12 @@ LOGS = ["metadata", *(f"{log}/{number}" for log in ("offsets", "commits") for nu
     ],
 )
 def test_logs(batch_id: int, expected: set[str]) -> None:
-    assert needed_files(LOGS, batch_id, unread) == expected
+    assert files_for_batch(LOGS, batch_id, unread) == expected
 
 
 def test_unknown_places_are_left_alone() -> None:
     strangers = ["notes.txt", "data/part-0.parquet", "_spark_metadata/0", "offset/5", "statement/0", "metadata/x"]
-    assert needed_files(strangers, 5, unread) == set()
+    assert files_for_batch(strangers, 5, unread) == set()
 
 
 SOURCES: list[tuple[str, list[str], list[str]]] = [
@@ -106,7 +106,7 @@ SOURCES: list[tuple[str, list[str], list[str]]] = [
 def test_logs_of_sources(names: list[str], expected: list[str]) -> None:
     paths = [f"sources/0/{name}" for name in names]
     others = ["sources/1/0", "sources/orders/3"]  # another source has its own numbers
-    assert needed_files([*paths, *others, "sources/0/.5.crc"], 30, unread) == {
+    assert files_for_batch([*paths, *others, "sources/0/.5.crc"], 30, unread) == {
         *others,
         *(f"sources/0/{name}" for name in expected),
     }
@@ -139,8 +139,8 @@ HDFS: list[tuple[str, list[str], int, dict[str, list[int]]]] = [
 
 @pytest.mark.parametrize(("paths", "version", "expected"), [case[1:] for case in HDFS], ids=[case[0] for case in HDFS])
 def test_state_with_deltas(paths: list[str], version: int, expected: dict[str, list[int]]) -> None:
-    assert states_of(needed_state(paths, version)) == expected
-    assert states_of(needed_files(paths, version, unread)) == expected
+    assert states_of(state_files(paths, version)) == expected
+    assert states_of(files_for_batch(paths, version, unread)) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_state_with_deltas(paths: list[str], version: int, expected: dict[str, l
 def test_a_chain_with_a_hole(names: list[str]) -> None:
     """Spark has such state in memory and does not notice; a checkpoint of it could never be loaded."""
     with pytest.raises(Corrupt) as found:
-        needed_files([f"state/0/0/{name}" for name in names], 3, unread)
+        files_for_batch([f"state/0/0/{name}" for name in names], 3, unread)
     assert found.value.code == "workdir.state-file"
     assert found.value.about == "state/0/0"
 
 
 def test_a_store_that_is_not_in_use_any_more() -> None:
     """Of a partition that there is no longer."""
-    needed_files(deltas(1, 2, 3, folder="state/0/7"), 30, unread)
+    files_for_batch(deltas(1, 2, 3, folder="state/0/7"), 30, unread)
 
 
 def test_every_store_has_its_own_chain() -> None:
@@ -173,7 +173,7 @@ def test_every_store_has_its_own_chain() -> None:
         *deltas(9, 10, folder="state/1/0/left-keyToNumValues"),
         "state/1/0/left-keyToNumValues/10.snapshot",
     ]
-    assert needed_files(paths, 10, unread) == {
+    assert files_for_batch(paths, 10, unread) == {
         *deltas(9, 10, folder="state/0/0"),
         "state/0/0/9.snapshot",
         *deltas(*range(1, 11), folder="state/0/1"),
@@ -189,13 +189,13 @@ def test_what_describes_state_is_always_needed() -> None:
         "state/0/0/_metadata/schema",
         "state/0/_stateSchema/default/0_3f2b",
     ]
-    assert needed_files(paths, 99, unread) == set(paths)
+    assert files_for_batch(paths, 99, unread) == set(paths)
 
 
 def test_checksums_of_spark_go_with_their_files() -> None:
     kept = ["4.delta", "4.delta.crc", "4.snapshot", "4.snapshot.crc"]
     paths = [f"state/0/0/{name}" for name in [*kept, "3.delta.crc", "5.delta", "5.delta.crc"]]
-    assert needed_files(paths, 4, unread) == {f"state/0/0/{name}" for name in kept}
+    assert files_for_batch(paths, 4, unread) == {f"state/0/0/{name}" for name in kept}
 
 
 @st.composite
@@ -216,12 +216,12 @@ def test_what_is_needed_is_closed(chain: tuple[list[str], int]) -> None:
     paths, version = chain
     snapshots = [int(path.partition(".")[0]) for path in paths if path.endswith((".zip", ".snapshot"))]
     base = max((number for number in snapshots if number <= version), default=0)
-    found = needed_state(paths, version)
+    found = state_files(paths, version)
     expected = {path for path in paths if base <= int(path.partition(".")[0]) <= version}
     assert found == expected
     changes = {int(path.partition(".")[0]) for path in found if path.endswith((".delta", ".changelog"))}
     assert changes >= set(range(base + 1, version + 1))
-    assert needed_state(found, version) == found
+    assert state_files(found, version) == found
 
 
 # RocksDB
@@ -257,7 +257,7 @@ def test_changes_since_an_archive() -> None:
 
 def test_only_changes_so_far() -> None:
     paths = ["state/0/0/1.changelog", "state/0/0/2.changelog", "state/0/0/SSTs/left.sst"]
-    assert needed_files(paths, 2, unread) == {"state/0/0/1.changelog", "state/0/0/2.changelog"}
+    assert files_for_batch(paths, 2, unread) == {"state/0/0/1.changelog", "state/0/0/2.changelog"}
 
 
 def test_an_archive_without_files() -> None:
@@ -288,7 +288,7 @@ def test_archives_that_are_not_needed_are_not_read() -> None:
         read.append(path)
         return archive()
 
-    needed_files(paths, 7, look)
+    files_for_batch(paths, 7, look)
     assert read == ["state/0/0/6.zip"]
 
 
@@ -304,19 +304,19 @@ def test_ids_in_names_keep_one_snapshot_more() -> None:
         "9_dd.zip",
         "12_ee.zip",
     ]
-    found = needed_state([f"state/0/0/{name}" for name in names], 10)
+    found = state_files([f"state/0/0/{name}" for name in names], 10)
     assert states_of(found) == {"changelog": [6, 7, 8, 9, 10], "zip": [6, 9, 9]}
 
 
 def test_ids_in_names_with_a_single_snapshot() -> None:
     paths = ["state/0/0/4_a.zip", "state/0/0/4_a.changelog", "state/0/0/5_b.changelog", "state/0/0/3_c.changelog"]
-    assert states_of(needed_state(paths, 5)) == {"changelog": [4, 5], "zip": [4]}
+    assert states_of(state_files(paths, 5)) == {"changelog": [4, 5], "zip": [4]}
 
 
 def test_shared_files_of_both_snapshots() -> None:
     bodies = {"state/0/0/4_a.zip": archive("old.sst"), "state/0/0/8_b.zip": archive("new.sst")}
     shared = ["state/0/0/SSTs/old.sst", "state/0/0/SSTs/new.sst", "state/0/0/SSTs/none.sst"]
-    assert needed_files([*bodies, *shared], 8, bodies.__getitem__) == {*bodies, *shared[:2]}
+    assert files_for_batch([*bodies, *shared], 8, bodies.__getitem__) == {*bodies, *shared[:2]}
 
 
 # Archives that are not what they should be

@@ -12,11 +12,12 @@ from holdfast.checkpoints import RecoveryReport
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli.reading import Opened
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.pipeline.recovery import look, look_at_workdir
-from holdfast.pipeline.recovery_plan import Observed, Plan, Wanted, plan_recovery
-from holdfast.pipeline.workdir.fence import close_entrances
-from holdfast.pipeline.workdir.restore import rebuild
-from holdfast.pipeline.workdir.workdir import Belonging, Workdir
+from holdfast.pipeline.recovery import observe, observe_workdir
+from holdfast.pipeline.recovery_plan import Observation, PipelineSpec, RecoveryPlan, plan_recovery
+from holdfast.pipeline.workdir.fence import close_older_paths
+from holdfast.pipeline.workdir.owner import WorkdirOwner
+from holdfast.pipeline.workdir.restore import restore
+from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.storage.objects import LocalObjects
 
 
@@ -25,7 +26,7 @@ class Outlook(msgspec.Struct, frozen=True):
 
     pipeline: str
     workdir: str
-    plan: Plan | None
+    plan: RecoveryPlan | None
     refusal: HoldfastError | None
     """Why a start would stop before it changes anything."""
 
@@ -39,7 +40,7 @@ class Outlook(msgspec.Struct, frozen=True):
             "lineage": plan.lineage if plan else None,
             "replayed_epoch": plan.replayed + 1 if plan and plan.replayed is not None else None,
             "next_epoch": plan.delivered + 1 if plan else None,
-            "owing_sinks": list(plan.unfinished) if plan else [],
+            "owing_sinks": list(plan.owed_sinks) if plan else [],
             "refusal": None
             if refusal is None
             else {"kind": type(refusal).__name__, "code": refusal.code, "message": refusal.message},
@@ -58,8 +59,8 @@ def look_ahead(
         pipeline = _pipeline(chosen, found)
         if pipeline is None:
             return None
-        seen, _ = look_at_workdir(found, opened.store, chosen)
-        observed = Observed(opened.address, chosen, seen, report.skipped)
+        seen, _ = observe_workdir(found, opened.store, chosen)
+        observed = Observation(opened.address, chosen, seen, report.skipped)
         return Outlook(pipeline, seen.path, plan_recovery(observed, _as_it_was(pipeline, chosen)), None)
     except HoldfastError as error:
         return Outlook(_pipeline(chosen, None) or "", place, None, error)
@@ -75,8 +76,8 @@ def rebuild_workdir(opened: Opened, outlook: Outlook, checkpoint_id: int) -> int
     """
     workdir = Workdir(outlook.workdir)
     lease = opened.store.claim(f"holdfast recover on {socket.gethostname()}:{os.getpid()}")
-    looked = look(opened.store, workdir)
-    newest = looked.observed.newest
+    seen = observe(opened.store, workdir)
+    newest = seen.newest
     if newest is None or newest.checkpoint_id != checkpoint_id:
         raise Conflict(
             f"The pipeline went on to checkpoint {newest.checkpoint_id if newest else '-'} meanwhile.",
@@ -85,11 +86,11 @@ def rebuild_workdir(opened: Opened, outlook: Outlook, checkpoint_id: int) -> int
             unchanged="the workdir; the pipeline has been taken over",
             next_step=opened.hint("recover", "--dry-run"),
         )
-    plan_recovery(looked.observed, _as_it_was(outlook.pipeline, newest))
+    plan_recovery(seen, _as_it_was(outlook.pipeline, newest))
     still_ours = opened.store.check_lease
     workdir.home.parent.mkdir(parents=True, exist_ok=True)
-    close_entrances(workdir, lease.generation, still_ours)
-    rebuild(workdir, opened.store.objects, newest, Belonging(outlook.pipeline, opened.address), still_ours)
+    close_older_paths(workdir, lease.generation, still_ours)
+    restore(workdir, opened.store.objects, newest, WorkdirOwner(outlook.pipeline, opened.address), still_ours)
     return lease.generation
 
 
@@ -105,15 +106,15 @@ def _pipeline(chosen: CheckpointManifest | None, workdir: Workdir | None) -> str
     if chosen is not None:
         name = chosen.own.runtime.get("pipeline")
         return name if isinstance(name, str) else None
-    belonging = workdir.belonging() if workdir else None
+    belonging = workdir.owner() if workdir else None
     return belonging.pipeline if belonging else None
 
 
-def _as_it_was(pipeline: str, chosen: CheckpointManifest | None) -> Wanted:
+def _as_it_was(pipeline: str, chosen: CheckpointManifest | None) -> PipelineSpec:
     """The pipeline as the checkpoint knows it: whether its code has changed since is found out at the start."""
     if chosen is None:
-        return Wanted(pipeline, 0, frozenset(), frozenset())
-    return Wanted(
+        return PipelineSpec(pipeline, 0, frozenset(), frozenset())
+    return PipelineSpec(
         pipeline,
         chosen.pipeline_hash or 0,
         frozenset(chosen.source_names),

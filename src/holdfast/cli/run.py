@@ -10,10 +10,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
+from holdfast.base.jvm import active_settings
 from holdfast.cli.launching import (
     changed_environment,
     check_file,
@@ -159,7 +160,7 @@ class _Watched:
             nonlocal has_looked
             if not has_looked:
                 has_looked = True
-                for sentence in unheeded(self._asked, _actual_settings()):
+                for sentence in unheeded(self._asked, active_settings()):
                     tell(Notice(event.pipeline, sentence, "warning"))
 
         remove = watch(look)
@@ -206,14 +207,6 @@ def _no_pipeline(file: str) -> Invalid:
         about=file,
         next_step="call run(...) of a holdfast.spark.Pipeline in it",
     )
-
-
-def _actual_settings() -> dict[str, str]:
-    """What Spark has been started with; nothing if it has not been."""
-    from pyspark import SparkContext
-
-    context: Any = SparkContext._active_spark_context
-    return dict(context.getConf().getAll()) if context is not None else {}
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.errors import Corrupt, Invalid
 from holdfast.index import Index, SourceCheckpoint
 from holdfast.index.rows import decoded, key_bytes
-from holdfast.pipeline.epoch import Operator
+from holdfast.pipeline.definition import Operator
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.recovery_plan import OnChange
 from holdfast.pipeline.supervisor import Run

@@ -1,6 +1,7 @@
-"""One epoch: stage, capture, decide, commit.
+"""One epoch as a two-phase commit: stage in every sink, snapshot the workdir, decide by one manifest, commit.
 
-A failure before the decision leaves nothing visible. A failure after it is always finished, never undone.
+A failure before the decision leaves nothing visible. A failure after it is always finished, never undone: by this
+driver, by a replay of the epoch, or by the recovery of the next driver. All three call `finish_owed`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
-from holdfast.checkpoints.manifest import CheckpointManifest, SinkCommitStatus, SinkStatus
-from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid
-from holdfast.pipeline.decisions import Fresh, Replay, what_to_do
-from holdfast.pipeline.epoch_manifest import EpochFacts, Holding, epoch_manifest, with_statuses
-from holdfast.sinks import EXACTLY_ONCE, Delivery, Descriptor, Sink, StagedOutputGone
+from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus, SinkStatus
+from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid
+from holdfast.pipeline.definition import NamedSink, Operator
+from holdfast.pipeline.epoch_manifest import EpochFacts, epoch_manifest, with_statuses
+from holdfast.pipeline.workdir.snapshot import Snapshot, WorkdirSnapshotter
+from holdfast.sinks import Delivery, Descriptor, StagedOutputGone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,53 +29,123 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.epochs")
 
 
-class Operator(Protocol):
-    """A user's own object on the driver that takes part in every checkpoint."""
-
-    def snapshot(self) -> bytes: ...
-
-    def restore(self, state: bytes) -> None: ...
+# Which epoch a batch is. Pure.
 
 
-class NamedSink:
-    """A sink of one pipeline, with the view of the frame that it gets."""
-
-    def __init__(self, name: str, sink: Sink, view: Callable[[DataFrame], DataFrame] | None) -> None:
-        self.name = name
-        self.sink = sink
-        self.view = view
-
-    def frame(self, frame: DataFrame) -> DataFrame:
-        return self.view(frame) if self.view else frame
-
-    @property
-    def computes_all(self) -> bool:
-        """Whether staging computes the whole frame: a view may ask for a part, and a function is called later."""
-        return self.view is None and self.sink.guarantee == EXACTLY_ONCE
+class NewEpoch(msgspec.Struct, frozen=True):
+    """An epoch that was never decided."""
 
 
-class Capturing(Protocol):
-    """The part of an epoch that knows Spark's files."""
+class ReplayedEpoch(msgspec.Struct, frozen=True):
+    """An epoch that was decided before Spark could count it as done. Spark runs it once more for its own state."""
 
-    def take(self, facts: EpochFacts) -> Holding:
-        """Write what running this batch again needs; durable on return."""
-
-    def settle(self) -> None:
-        """What was taken last belongs to a saved checkpoint now."""
+    manifest: CheckpointManifest
 
 
-class Frames(Protocol):
-    """What can be done with a frame of an epoch; kept apart, so that this file needs no Spark."""
+def classify_batch(newest: CheckpointManifest | None, delivered: int, epoch: int) -> NewEpoch | ReplayedEpoch:
+    """New or replayed, from the newest checkpoint, the last epoch that was delivered, and the batch at hand.
 
-    def held(self, frame: DataFrame) -> contextlib.AbstractContextManager[DataFrame]:
-        """The frame, computed at most once however many sinks read it."""
+    `Corrupt` if Spark is anywhere else than at that epoch or at the next one: going on would lose or repeat rows.
+    """
+    if epoch == delivered + 1:
+        return NewEpoch()
+    if newest is not None and epoch == delivered == newest.epoch:
+        return ReplayedEpoch(newest)
+    raise Corrupt(
+        f"Spark runs epoch {epoch}, and the last one that was delivered is {delivered}.",
+        code="epoch.out-of-order",
+        about=f"epoch {epoch}",
+        unchanged="every checkpoint and every sink",
+        next_step="start the pipeline again: it recovers from the newest checkpoint",
+    )
 
-    def evaluate(self, frame: DataFrame) -> None:
-        """Compute every partition and keep nothing, so that Spark's state is written."""
+
+# Finishing an epoch that is decided
 
 
-class EpochRunner:
-    """Runs the epochs of one pipeline, one after the other, for one driver."""
+class Finished(msgspec.Struct, frozen=True):
+    """What `finish_owed` did."""
+
+    manifest: CheckpointManifest
+    """The manifest with the new sink statuses, as it is stored now."""
+    gone: dict[str, StagedOutputGone]
+    """Sinks that still owe the epoch because their staged output is gone: it has to be staged again."""
+    failure: Exception | None
+    """The first failure of another kind; that sink owes the epoch as well."""
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+def finish_owed(
+    manifest: CheckpointManifest,
+    sinks: Mapping[str, NamedSink],
+    store: CheckpointStore,
+    *,
+    pipeline: str,
+    generation: int,
+    stage_again: Callable[[NamedSink], Descriptor] | None = None,
+) -> Finished:
+    """Commit the epoch in every sink that owes it, and record what became of each. The one way to finish an epoch.
+
+    A sink whose staged output is gone is staged once more by `stage_again`; without it the sink is left in `gone`.
+
+    Guarantees: every sink is tried, and all outcomes are recorded in one write. A sink's failure is returned, not
+    raised: the caller takes the new manifest and then calls `raise_failure`. It may be called any number of times, also
+    by two drivers: commits are idempotent.
+    """
+    outcomes: dict[str, SinkStatus] = {}
+    gone: dict[str, StagedOutputGone] = {}
+    failures: list[Exception] = []
+    for named in [sinks[name] for name in sinks if name in manifest.owed_sinks]:
+        try:
+            _commit(named, manifest, pipeline, generation, stage_again)
+            outcomes[named.name] = SinkCommitStatus.committed()
+        except StagedOutputGone as error:
+            gone[named.name] = error
+        except HoldfastError as error:
+            if isinstance(error, Invalid):
+                outcomes[named.name] = SinkCommitStatus.failed(error.message)
+            failures.append(_still_owed(error, named.name, manifest))
+        except Exception as error:  # a user's own code: the epoch is owed all the same
+            failures.append(error)
+    if outcomes:
+        with step("epoch.settle", epoch=manifest.epoch):
+            manifest = store.update_manifest(with_statuses(manifest, outcomes))
+    return Finished(manifest, gone, failures[0] if failures else None)
+
+
+def _commit(
+    named: NamedSink,
+    manifest: CheckpointManifest,
+    pipeline: str,
+    generation: int,
+    stage_again: Callable[[NamedSink], Descriptor] | None,
+) -> None:
+    # Under the lineage it was staged for: a reset pipeline has begun another one.
+    delivery = Delivery(pipeline, named.name, manifest.own.lineage, manifest.epoch, generation)
+    try:
+        descriptor = manifest.own.sinks.get(named.name)
+        if descriptor is None:
+            raise StagedOutputGone(f"Checkpoint {manifest.checkpoint_id} does not say what was staged for {delivery}.")
+        with step("sink.commit", sink=named.name, epoch=manifest.epoch):
+            named.sink.commit(descriptor, delivery)
+    except StagedOutputGone:
+        if stage_again is None:
+            raise
+        descriptor = stage_again(named)
+        with step("sink.commit", sink=named.name, epoch=manifest.epoch):
+            named.sink.commit(descriptor, delivery)
+
+
+def _still_owed(error: HoldfastError, sink: str, manifest: CheckpointManifest) -> HoldfastError:
+    unchanged = f"epoch {manifest.epoch} is decided and will be finished"
+    return _about_sink(error, sink, manifest.epoch, manifest.source_offsets, unchanged)
+
+
+class EpochCoordinator:
+    """Coordinates the two-phase commit of one pipeline's epochs, one after the other, for one driver."""
 
     def __init__(
         self,
@@ -82,8 +156,7 @@ class EpochRunner:
         store: CheckpointStore,
         sinks: Mapping[str, NamedSink],
         operators: Mapping[str, Operator],
-        capturing: Capturing,
-        frames: Frames,
+        snapshotter: WorkdirSnapshotter,
         newest: CheckpointManifest | None,
         delivered: int,
         first_id: int,
@@ -97,94 +170,105 @@ class EpochRunner:
         self._store = store
         self._sinks = sinks
         self._operators = operators
-        self._capturing = capturing
-        self._frames = frames
+        self._snapshotter = snapshotter
         self._clock = clock
-        # Chosen before the newest checkpoint was looked for: whatever anybody decided after that look has this id.
+        # Chosen before the newest checkpoint was looked for: any epoch that was decided after that look has this id.
         self._next_id = first_id
 
-    def delivery(self, sink: str, epoch: int, facts: EpochFacts | None = None) -> Delivery:
-        """With `facts` it also says what the epoch was read from."""
-        names = (self._pipeline, sink, self._lineage, epoch, self._generation)
-        if facts is None:
-            return Delivery(*names)
-        return Delivery(*names, dict(facts.positions), str(facts.runtime.get("query_id") or ""))
-
-    def run(self, frame: DataFrame, facts: EpochFacts) -> None:
-        """Deliver one epoch to every sink. Raises with every sink either untouched or about to be finished."""
+    def classify(self, epoch: int) -> NewEpoch | ReplayedEpoch:
+        """Which epoch a batch is. Comes before `run`; `Fenced` if another driver has taken over."""
         self._store.check_lease()
-        match what_to_do(self.newest, self.delivered, facts.epoch, frozenset(self._sinks)):
-            case Replay() as replay:
-                self._replay(frame, replay, facts)
-            case Fresh():
-                self._deliver(frame, facts)
+        return classify_batch(self.newest, self.delivered, epoch)
 
-    # A fresh epoch
+    def run(self, epoch: NewEpoch | ReplayedEpoch, frame: DataFrame, facts: EpochFacts) -> None:
+        """Deliver one epoch to every sink. If it raises, every sink is either untouched or will be finished.
+
+        `frame` may be read several times and must give the same rows each time.
+        """
+        match epoch:
+            case NewEpoch():
+                self._deliver(frame, facts)
+            case ReplayedEpoch(manifest):
+                self._replay(manifest, frame, facts)
+
+    # A new epoch
 
     def _deliver(self, frame: DataFrame, facts: EpochFacts) -> None:
-        with self._frames.held(frame) as held:
-            with self._staging(facts) as staged:
-                for named in self._sinks.values():
-                    staged[named.name] = self._stage(named, held, facts)
-                self._evaluate_if_unsure(held)
-                manifest, chunks = self._prepare(facts, staged)
-            self._decide(manifest, chunks, staged)
-            self._capturing.settle()
-            self.newest, self.delivered = manifest, facts.epoch
-            # One who took over before the decision may have removed what some sinks staged. Those would get rows of
-            # another run of the query: let it deliver to all of them.
-            self._store.check_lease()
-            self._commit(manifest, tuple(self._sinks), facts)
+        with self._staging(facts.epoch) as staged:
+            for named in self._sinks.values():
+                try:
+                    staged[named.name] = self._stage(named, frame, facts)
+                except HoldfastError as error:
+                    unchanged = "nothing of this epoch is visible in any sink"
+                    raise _about_sink(error, named.name, facts.epoch, facts.sources, unchanged) from error
+            if not any(named.computes_all for named in self._sinks.values()):
+                _compute(frame)
+            snapshot, manifest, chunks = self._prepare(facts, staged)
+        self._decide(manifest, chunks, staged)
+        self._snapshotter.confirm(snapshot)
+        self.newest, self.delivered = manifest, facts.epoch
+        # A driver that took over before the decision may have removed what some sinks staged. They would get the rows
+        # of another run of the query: that driver has to deliver to all of them.
+        self._store.check_lease()
+        gone = self._finish(manifest)
+        if gone:
+            name = next(iter(gone))
+            raise _still_owed(gone[name], name, manifest)
 
     @contextlib.contextmanager
-    def _staging(self, facts: EpochFacts) -> Iterator[dict[str, Descriptor]]:
-        """Whatever was staged when something fails here is rolled back: nothing has been decided."""
+    def _staging(self, epoch: int) -> Iterator[dict[str, Descriptor]]:
+        """Roll back everything staged so far if the block raises; nothing has been decided yet."""
         staged: dict[str, Descriptor] = {}
         try:
             yield staged
         except Exception:
-            self._roll_back(staged, facts.epoch)
+            self._roll_back(staged, epoch)
             raise
 
     def _roll_back(self, staged: Mapping[str, Descriptor], epoch: int) -> None:
         for name, descriptor in staged.items():
+            delivery = Delivery(self._pipeline, name, self._lineage, epoch, self._generation)
             try:
                 with step("sink.rollback", sink=name, epoch=epoch):
-                    self._sinks[name].sink.rollback(descriptor, self.delivery(name, epoch))
+                    self._sinks[name].sink.rollback(descriptor, delivery)
             except Exception as error:
                 log.warning("what sink %r staged is left for the next start to remove: %s", name, error)
 
     def _stage(self, named: NamedSink, frame: DataFrame, facts: EpochFacts) -> Descriptor:
-        try:
-            with step("sink.stage", sink=named.name, epoch=facts.epoch):
-                return named.sink.stage(named.frame(frame), self.delivery(named.name, facts.epoch, facts))
-        except HoldfastError as error:
-            raise _about_sink(error, named.name, facts, "nothing of this epoch is visible in any sink") from error
+        delivery = Delivery(
+            self._pipeline,
+            named.name,
+            facts.lineage,
+            facts.epoch,
+            self._generation,
+            dict(facts.positions),
+            str(facts.runtime.get("query_id") or ""),
+        )
+        with step("sink.stage", sink=named.name, epoch=facts.epoch):
+            return named.sink.stage(named.frame(frame), delivery)
 
-    def _evaluate_if_unsure(self, frame: DataFrame) -> None:
-        """Spark's state is written by what is computed, and it has to be there before the epoch is decided."""
-        if not any(named.computes_all for named in self._sinks.values()):
-            self._frames.evaluate(frame)
-
-    def _prepare(self, facts: EpochFacts, staged: Mapping[str, Descriptor]) -> tuple[CheckpointManifest, list[bytes]]:
+    def _prepare(
+        self, facts: EpochFacts, staged: Mapping[str, Descriptor]
+    ) -> tuple[Snapshot, CheckpointManifest, list[bytes]]:
         with step("epoch.capture", epoch=facts.epoch):
-            holding = self._capturing.take(facts)
+            snapshot = self._snapshotter.snapshot(facts.batch_id, facts.epoch)
             operators = {name: operator.snapshot() for name, operator in self._operators.items()}
-        return epoch_manifest(
+        manifest, chunks = epoch_manifest(
             facts,
             checkpoint_id=self._next_id,
             timestamp_ms=int(self._clock() * 1000),
             parent=self.newest,
-            holding=holding,
+            snapshot=snapshot,
             operators=operators,
             descriptors=staged,
         )
+        return snapshot, manifest, chunks
 
     def _decide(self, manifest: CheckpointManifest, chunks: list[bytes], staged: Mapping[str, Descriptor]) -> None:
         """The commit point. From here on the epoch is finished by this driver or by the next one.
 
-        What was staged here is taken back only if it is sure that our manifest is not there. Any failure may have come
-        after it was written: the next start looks, and then finishes the epoch or removes what was staged.
+        Staged output is rolled back only if it is certain that our manifest is not stored. Any other failure may have
+        come after the write: the next start looks, and then finishes the epoch or removes what was staged.
         """
         with step("epoch.decide", epoch=manifest.epoch, checkpoint_id=manifest.checkpoint_id):
             try:
@@ -203,74 +287,22 @@ class EpochRunner:
         self._next_id = manifest.checkpoint_id + 1
 
     def _may_have_decided(self, checkpoint_id: int) -> bool:
-        """Whether the manifest there is ours after all: a lost reply looks as if somebody else had been first."""
+        """Whether the stored manifest is ours after all: a lost reply looks as if another driver had been first."""
         try:
             stored = self._store.load_by_id(checkpoint_id)
         except HoldfastError:
             return True
         return stored is not None and self._store.has_written(stored)
 
-    # After the decision
-
-    def _commit(self, manifest: CheckpointManifest, names: tuple[str, ...], facts: EpochFacts) -> None:
-        """Commit these sinks, then record what became of each, then raise if any is still owed."""
-        outcomes: dict[str, SinkStatus] = {}
-        failures: list[Exception] = []
-        for name in names:
-            try:
-                self.commit_sink(name, manifest.own.sinks[name], manifest.epoch)
-                outcomes[name] = SinkCommitStatus.committed()
-            except HoldfastError as error:
-                if isinstance(error, Invalid):
-                    outcomes[name] = SinkCommitStatus.failed(error.message)
-                failures.append(
-                    _about_sink(error, name, facts, f"epoch {manifest.epoch} is decided and will be finished")
-                )
-            except Exception as error:  # a user's own code: the epoch is owed all the same
-                failures.append(error)
-        self.record(manifest, outcomes)
-        if failures:
-            raise failures[0]
-
-    def commit_sink(self, name: str, descriptor: Descriptor, epoch: int) -> None:
-        """One sink's commit; idempotent."""
-        with step("sink.commit", sink=name, epoch=epoch):
-            self._sinks[name].sink.commit(descriptor, self.delivery(name, epoch))
-
-    def record(self, manifest: CheckpointManifest, outcomes: Mapping[str, SinkStatus]) -> None:
-        """Write down what became of the sinks, at once for all."""
-        if not outcomes:
-            return
-        settled = with_statuses(manifest, outcomes)
-        with step("epoch.settle", epoch=manifest.epoch):
-            self.newest = self._store.update_manifest(settled)
-
     # An epoch once more
 
-    def _replay(self, frame: DataFrame, replay: Replay, facts: EpochFacts) -> None:
-        manifest = replay.manifest
-        with self._frames.held(frame) as held:
-            for name in replay.unfinished:
-                try:
-                    self._finish(self._sinks[name], held, manifest, facts)
-                except HoldfastError as error:
-                    raise _about_sink(error, name, facts, f"epoch {facts.epoch} is decided and still owed") from error
-            self._frames.evaluate(held)
-        if replay.unfinished:
-            self.record(manifest, dict.fromkeys(replay.unfinished, SinkCommitStatus.committed()))
+    def _replay(self, manifest: CheckpointManifest, frame: DataFrame, facts: EpochFacts) -> None:
+        self._finish(manifest, stage_again=lambda named: self._stage(named, frame, facts))
+        _compute(frame)
         self.restore_operators(manifest)
 
-    def _finish(self, named: NamedSink, frame: DataFrame, manifest: CheckpointManifest, facts: EpochFacts) -> None:
-        delivery = self.delivery(named.name, manifest.epoch, facts)
-        try:
-            self.commit_sink(named.name, manifest.own.sinks[named.name], manifest.epoch)
-        except StagedOutputGone:
-            with step("sink.stage", sink=named.name, epoch=manifest.epoch):
-                descriptor = named.sink.stage(named.frame(frame), delivery)
-            self.commit_sink(named.name, descriptor, manifest.epoch)
-
     def restore_operators(self, manifest: CheckpointManifest) -> None:
-        """Put every operator back to where the checkpoint has it."""
+        """Put every operator back to its state in the checkpoint."""
         if not self._operators:
             return
         states = self._store.load_states(manifest.checkpoint_id)
@@ -278,11 +310,38 @@ class EpochRunner:
             if name in states:
                 operator.restore(states[name])
 
+    def _finish(
+        self, manifest: CheckpointManifest, stage_again: Callable[[NamedSink], Descriptor] | None = None
+    ) -> dict[str, StagedOutputGone]:
+        finished = finish_owed(
+            manifest,
+            self._sinks,
+            self._store,
+            pipeline=self._pipeline,
+            generation=self._generation,
+            stage_again=stage_again,
+        )
+        self.newest = finished.manifest
+        finished.raise_failure()
+        return finished.gone
 
-def _about_sink(error: HoldfastError, sink: str, facts: EpochFacts, unchanged: str) -> HoldfastError:
+
+def _compute(frame: DataFrame) -> None:
+    """Compute every partition and keep nothing.
+
+    Spark writes its state while it computes; that state has to be complete before an epoch is decided.
+    """
+    frame.write.format("noop").mode("append").save()
+
+
+def _about_sink(
+    error: HoldfastError, sink: str, epoch: int, sources: Mapping[str, ConnectorCheckpoint], unchanged: str
+) -> HoldfastError:
     """The same error, saying which sink, which epoch and which offsets it is about."""
-    offsets = [f"{name} up to {_shown(source.offsets)}" for name, source in facts.sources.items()]
-    return error.within(f"Sink {sink!r} in epoch {facts.epoch} ({'; '.join(offsets)})", unchanged=unchanged)
+    offsets = "; ".join(f"{name} up to {_shown(source.offsets)}" for name, source in sources.items())
+    found = error.within(f"Sink {sink!r} in epoch {epoch} ({offsets})", unchanged=unchanged)
+    found.__cause__ = error
+    return found
 
 
 def _shown(offsets: Mapping[str, str]) -> str:

@@ -1,7 +1,8 @@
-"""The manifest of one epoch, put together from what each part has to say. Pure."""
+"""What is known of an epoch from Spark's log, and the manifest that is made of it."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,6 @@ import msgspec
 
 from holdfast.checkpoints.manifest import (
     FORMAT_VERSION,
-    BatchObject,
     CheckpointManifest,
     ConnectorCheckpoint,
     HoldfastSection,
@@ -18,7 +18,15 @@ from holdfast.checkpoints.manifest import (
     SinkStatus,
 )
 from holdfast.checkpoints.operator_state import encode
+from holdfast.errors import Invalid
+from holdfast.pipeline.definition import PreparedPipeline
+from holdfast.pipeline.workdir.snapshot import Snapshot
 from holdfast.sinks import Descriptor
+from holdfast.sparkdir.checkpoint import SparkCheckpoint
+from holdfast.sparkdir.logs import PlannedBatch
+
+ORDERED_SOURCES = 4
+"""Version 2 of the offset log names its sources, and keeps only so many in the order of the query."""
 
 
 class EpochFacts(msgspec.Struct, frozen=True):
@@ -41,11 +49,76 @@ class EpochFacts(msgspec.Struct, frozen=True):
     """Per source where this batch ends, as Spark's log has it."""
 
 
-class Holding(msgspec.Struct, frozen=True):
-    """Where an epoch's files are: written by this checkpoint, or by earlier ones that are still needed."""
+def read_epoch_facts(
+    spark_checkpoint: SparkCheckpoint,
+    prepared: PreparedPipeline,
+    *,
+    batch_id: int,
+    lineage: int,
+    query_id: str,
+    last_epoch: Mapping[str, Any],
+) -> EpochFacts:
+    """What Spark's offset log says of a batch that Spark has planned, with what is known of the pipeline.
 
-    batches: list[BatchObject]
-    inherited: list[BatchObject]
+    `last_epoch` is a summary of the epoch before, recorded with this one. `Corrupt` if the log cannot be read.
+    """
+    definition, sources = prepared.definition, prepared.query.sources
+    planned = spark_checkpoint.planned(batch_id)
+    before = spark_checkpoint.planned(batch_id - 1) if batch_id > 0 else None
+    _check_sources(planned, len(sources), batch_id)
+    epoch = batch_id + 1
+    starts = before.ends if before else (None,) * len(sources)
+    partitions = int(planned.settings.get("spark.sql.shuffle.partitions", 0))
+    return EpochFacts(
+        epoch=epoch,
+        batch_id=batch_id,
+        lineage=lineage,
+        sources={
+            source.name: connector_checkpoint(end, connector=source.connector, epoch=epoch)
+            for source, end in zip(sources, planned.ends, strict=True)
+        },
+        tables={name: table.checkpoint(epoch) for name, table in definition.tables.items()},
+        ranges={
+            source.name: [_range(batch_id, start, end)]
+            for source, start, end in zip(sources, starts, planned.ends, strict=True)
+            if end is not None
+        },
+        positions={source.name: end for source, end in zip(sources, planned.ends, strict=True)},
+        watermark=planned.watermark_ms or None,
+        pipeline_hash=prepared.pipeline_hash,
+        workdir=str(definition.workdir.home),
+        state_partitions=partitions if spark_checkpoint.has_state() else 0,
+        vnode_count=min(max(partitions, 1), 0xFFFF),
+        runtime={
+            "pipeline": definition.name,
+            "spark": definition.frame.sparkSession.version,
+            "query_id": query_id,
+            "offset_log": planned.version,
+            "sources": [source.name for source in sources],
+            "output_mode": definition.output_mode,
+            "guarantees": {name: named.sink.guarantee for name, named in definition.sinks.items()},
+            "last_epoch": dict(last_epoch),
+        },
+    )
+
+
+def _check_sources(planned: PlannedBatch, count: int, batch_id: int) -> None:
+    """Refuse a log whose offsets cannot be matched with the sources of the query."""
+    is_ordered = planned.version == 1 or count <= ORDERED_SOURCES
+    if len(planned.ends) != count or not is_ordered:
+        raise Invalid(
+            f"Spark's log (version {planned.version}) names {len(planned.ends)} sources, the query has {count}: "
+            "they cannot be told apart.",
+            code="workdir.sources",
+            about=f"offsets/{batch_id}",
+            unchanged="every checkpoint and every sink",
+            next_step="begin the pipeline without spark.sql.streaming.queryEvolution.enableSourceEvolution",
+        )
+
+
+def _range(batch_id: int, start: str | None, end: str) -> InFlightRecord:
+    text = msgspec.json.encode({"start": start, "end": end})
+    return InFlightRecord(batch_id, base64.b64encode(text).decode())
 
 
 def epoch_manifest(
@@ -54,14 +127,14 @@ def epoch_manifest(
     checkpoint_id: int,
     timestamp_ms: int,
     parent: CheckpointManifest | None,
-    holding: Holding,
+    snapshot: Snapshot,
     operators: Mapping[str, bytes],
     descriptors: Mapping[str, Descriptor],
 ) -> tuple[CheckpointManifest, list[bytes]]:
     """The manifest with every sink pending, and the chunks of its sidecar."""
     states = encode(operators)
     before = parent.sink_epochs if parent else {}
-    is_child = bool(holding.inherited) and parent is not None
+    is_child = bool(snapshot.inherited) and parent is not None
     manifest = CheckpointManifest(
         version=FORMAT_VERSION,
         checkpoint_id=checkpoint_id,
@@ -85,8 +158,8 @@ def epoch_manifest(
         vnode_count=facts.vnode_count,
         holdfast=HoldfastSection(
             lineage=facts.lineage,
-            batches=holding.batches,
-            inherited=holding.inherited,
+            batches=snapshot.batches,
+            inherited=snapshot.inherited,
             sinks=dict(descriptors),
             runtime=facts.runtime,
         ),

@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.addresses import without_secrets
+from holdfast.base.addresses import as_file_name, is_local, local_path, state_home
+from holdfast.base.jvm import is_one_process
 from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.errors import Invalid
-from holdfast.pipeline.epoch import NamedSink, Operator
+from holdfast.pipeline.definition import NamedSink, Operator, PipelineDefinition, ReferenceTable
 from holdfast.pipeline.query_plan import check_frame
 from holdfast.pipeline.recovery_plan import OnChange
-from holdfast.pipeline.reference_table import ReferenceTable, pin_table
-from holdfast.pipeline.start import Definition
-from holdfast.pipeline.supervisor import Run, Supervision, restarts_by_default
-from holdfast.pipeline.workdir.pack import Reopening, is_one_process
+from holdfast.pipeline.reference_table import pin_table
+from holdfast.pipeline.supervisor import Run, Supervisor, restarts_by_default
+from holdfast.pipeline.workdir.pack import Reopening
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sinks import Sink
 
@@ -148,9 +148,9 @@ class Pipeline:
         says, or 3). Everything else raises.
         """
         allowed = restarts_by_default() if restarts is None else restarts
-        supervision = Supervision(self._definition(frame, output_mode, trigger), restarts=allowed)
-        self._run = supervision.handle
-        supervision.run()
+        supervisor = Supervisor(self._definition(frame, output_mode, trigger), restarts=allowed)
+        self._run = supervisor.handle
+        supervisor.run()
 
     def start(self, frame: DataFrame, *, output_mode: str = "append", trigger: Mapping[str, Any] | None = None) -> Run:
         """Recover, start the query and return a handle with `stop()` and `await_termination()`."""
@@ -158,7 +158,7 @@ class Pipeline:
         run.begin()
         return run
 
-    def _definition(self, frame: DataFrame, output_mode: str, trigger: Mapping[str, Any] | None) -> Definition:
+    def _definition(self, frame: DataFrame, output_mode: str, trigger: Mapping[str, Any] | None) -> PipelineDefinition:
         check_frame(frame)
         if self._run is not None and self._run.is_active:
             raise Invalid(
@@ -179,7 +179,7 @@ class Pipeline:
             raise Invalid(
                 f"output_mode is 'append', 'update' or 'complete', not {output_mode!r}.", code="pipeline.output-mode"
             )
-        is_shared = self._has_chosen_workdir or _is_local(self._address)
+        is_shared = self._has_chosen_workdir or is_local(self._address)
         if not is_shared and not is_one_process(frame.sparkSession):
             raise Invalid(
                 "On a cluster the workdir lies where the driver and all executors see it; there is no such place by "
@@ -189,7 +189,7 @@ class Pipeline:
                 unchanged="everything",
                 next_step='pass workdir="/a/shared/path" to Pipeline',
             )
-        return Definition(
+        return PipelineDefinition(
             name=self.name,
             frame=frame,
             output_mode=output_mode,
@@ -223,7 +223,7 @@ class Pipeline:
 
     def _reopening(self) -> Reopening | None:
         """None for a store in memory, and for one that was passed in opened: its settings are not known here."""
-        is_known = self._is_own_store or self._options is not None or _is_local(self._address)
+        is_known = self._is_own_store or self._options is not None or is_local(self._address)
         if not is_known or self._address.startswith("memory:"):
             return None
         return Reopening(self._address, dict(self._options) if self._options else None)
@@ -259,13 +259,7 @@ def _checked_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
     return chosen
 
 
-def _is_local(address: str) -> bool:
-    return "://" not in address or address.startswith("file://")
-
-
 def _default_workdir(address: str, name: str) -> Path:
-    if _is_local(address):
-        return Path(open_store(address).objects.root) / "workdir"  # type: ignore[attr-defined]
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    place = re.sub(r"[^A-Za-z0-9._-]+", "-", without_secrets(address).split("://", 1)[1]).strip("-")
-    return Path(base) / "holdfast" / "workdirs" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{place}"[:200]
+    if is_local(address):
+        return Path(local_path(address)) / "workdir"
+    return state_home("workdirs", f"{name}-{as_file_name(address)}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.jvm import analysed_plan, identity_of, is_in_driver
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def check_frame(frame: DataFrame) -> None:
             code="pipeline.frame",
             next_step="pass the DataFrame that the query ends in, not its writeStream",
         )
-    if not hasattr(frame, "_jdf"):
+    if not is_in_driver(frame):
         raise Invalid(
             "Holdfast runs inside the driver; a Spark Connect session has its driver elsewhere.",
             code="pipeline.connect",
@@ -76,7 +77,7 @@ def describe_query(frame: DataFrame, named: Mapping[str, DataFrame]) -> Query:
 
     A source that nobody named is called after its place. `Invalid` if a named one is no part of the query.
     """
-    plan = _analysed(frame)
+    plan = analysed_plan(frame)
     names = {_identity_of_source(frame, name): name for name, frame in named.items()}
     found: list[Source] = []
     seen: dict[str, int] = {}
@@ -113,17 +114,13 @@ def stable_hash(value: Any) -> int:
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
 
 
-def _analysed(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()
-
-
 def _streaming_leaves(plan: Any) -> list[Any]:
     leaves = plan.collectLeaves()
     return [leaf for leaf in (leaves.apply(place) for place in range(leaves.size())) if leaf.isStreaming()]
 
 
 def _identity_of_source(frame: DataFrame, name: str) -> int:
-    leaves = _streaming_leaves(_analysed(frame))
+    leaves = _streaming_leaves(analysed_plan(frame))
     if len(leaves) != 1:
         raise Invalid(
             f"Source {name!r} is made of {len(leaves)} streams.",
@@ -137,8 +134,7 @@ def _identity_of_source(frame: DataFrame, name: str) -> int:
 def _identity(frame: DataFrame, leaf: Any) -> int:
     """The same for every use of one `load()`: Spark copies the leaf, but not what it reads from."""
     reads = leaf.dataSource() if leaf.getClass().getSimpleName() == "StreamingRelation" else leaf.table()
-    jvm: Any = frame.sparkSession._jvm
-    return int(jvm.java.lang.System.identityHashCode(reads))
+    return identity_of(frame, reads)
 
 
 def _connector(leaf: Any) -> str:

@@ -1,74 +1,104 @@
-"""One attempt at running a pipeline: a query of Spark's, from its start to its end."""
+"""One run of Spark's query: the `foreachBatch` callback, the frame that several sinks read, and progress reports."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.jvm import is_one_process
 from holdfast.base.stopping import StopRequest
-from holdfast.pipeline.epoch import EpochRunner
-from holdfast.pipeline.epoch_manifest import EpochFacts, Holding
+from holdfast.errors import Invalid, one_line
+from holdfast.pipeline.definition import PreparedPipeline
+from holdfast.pipeline.epoch import EpochCoordinator, ReplayedEpoch
+from holdfast.pipeline.epoch_manifest import EpochFacts, read_epoch_facts
 from holdfast.pipeline.reports import EpochReport, StepClock, tell
-from holdfast.pipeline.workdir.snapshot import Capture, Captured
-from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.pipeline.workdir.workdir import SPOOL, Workdir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL = 0.1
-PY4J_SAYS = "An error occurred while calling"
 _LAG_UNITS = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
 
 
-class WorkdirCapturing:
-    """The capture of an epoch, as the epoch's protocol asks for it."""
+class FrameCache:
+    """Holds an epoch's frame while its sinks read it, so that Spark computes it at most once.
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._last: Captured | None = None
+    One sink that takes the frame as it is computes it by writing it: nothing is held. Otherwise the frame is persisted.
+    Where a lost executor could make Spark compute a part again, and that might give other rows, the frame is written to
+    disk first: all sinks of an epoch get the same rows, whatever happens between them.
+    """
 
-    def take(self, facts: EpochFacts) -> Holding:
-        self._last = self._capture.take(facts.batch_id, facts.epoch)
-        return Holding(self._last.batches, self._last.inherited)
+    def __init__(self, *, is_read_once: bool, may_differ: bool, spool: Path) -> None:
+        self._is_read_once = is_read_once
+        self._may_differ = may_differ
+        self._spool = spool
 
-    def settle(self) -> None:
-        if self._last is not None:
-            self._capture.settle(self._last)
-            self._last = None
+    @contextlib.contextmanager
+    def hold(self, frame: DataFrame) -> Iterator[DataFrame]:
+        """The frame, computed at most once until the block ends."""
+        if self._is_read_once:
+            yield frame
+        elif self._may_differ:
+            yield from self._spooled(frame)
+        else:
+            persisted = frame.persist()
+            try:
+                yield persisted
+            finally:
+                persisted.unpersist()
+
+    def _spooled(self, frame: DataFrame) -> Iterator[DataFrame]:
+        shutil.rmtree(self._spool, ignore_errors=True)
+        place = f"file://{self._spool}"  # as it is: Hadoop would take an escaped space for its name
+        frame.write.parquet(place)
+        try:
+            yield frame.sparkSession.read.schema(frame.schema).parquet(place)
+        finally:
+            shutil.rmtree(self._spool, ignore_errors=True)
 
 
 class StopRequested(Exception):
     """A batch that came after the pipeline was asked to stop: ends the query, and nothing of it was begun."""
 
 
-class Attempt:
-    """A running query whose every batch is an epoch of ours."""
+class QueryRun:
+    """One run of Spark's query, from its start to its end. Every batch is an epoch of ours."""
 
     def __init__(
         self,
+        prepared: PreparedPipeline,
+        coordinator: EpochCoordinator,
         *,
-        pipeline: str,
         workdir: Workdir,
-        sources: tuple[str, ...],
-        runner: EpochRunner,
-        facts_of: Callable[[int, Mapping[str, Any]], EpochFacts],
+        generation: int,
         lineage: int,
         replays: bool,
     ) -> None:
-        self._pipeline = pipeline
+        definition, query = prepared.definition, prepared.query
+        sinks = list(definition.sinks.values())
+        self._prepared = prepared
+        self._pipeline = definition.name
         self._workdir = workdir
-        self._sources = sources
-        self._runner = runner
-        self._facts_of = facts_of
+        self._sources = tuple(source.name for source in query.sources)
+        self._coordinator = coordinator
+        self._frame_cache = FrameCache(
+            is_read_once=len(sinks) == 1 and sinks[0].computes_all,
+            may_differ=not query.is_deterministic and not is_one_process(definition.frame.sparkSession),
+            spool=workdir.path / f"{SPOOL}-{generation}",
+        )
         self._lineage = lineage
         self.replays = replays
         """Whether Spark begins with an epoch that was decided before."""
         self.has_come_to_a_batch = False
-        """Whether Spark has called us at all: if not, it may be its directory that it gave up over."""
+        """Whether Spark has called us at all: if not, it may have given up over its directory."""
+        self._query_id: str | None = None
         self._stopping = StopRequest()
         self._steps = StepClock()
         self._done: dict[int, tuple[dict[str, float], bool]] = {}
@@ -78,8 +108,32 @@ class Attempt:
         self._was_refused = False
         self.failure: BaseException | None = None
         self.epochs = 0
-        """How many this attempt has delivered; one that was run again is not among them."""
+        """How many epochs this run has delivered; a replayed one does not count."""
         self.query: StreamingQuery | None = None
+
+    def start(self) -> None:
+        """Start the query. `Invalid` if Spark refuses it."""
+        definition = self._prepared.definition
+        frame: DataFrame = definition.frame
+        writer = (
+            frame.writeStream.foreachBatch(self.run_batch)
+            .outputMode(definition.output_mode)
+            .option("checkpointLocation", f"file://{self._workdir.path}")
+            .queryName(definition.name)
+        )
+        try:
+            if definition.trigger:
+                writer = writer.trigger(**definition.trigger)
+            self.query = writer.start()
+        except Exception as error:
+            self.close()
+            raise Invalid(
+                f"Spark does not run this query: {one_line(error)}",
+                code="pipeline.refused-by-spark",
+                about=f"pipeline {definition.name!r}",
+                unchanged="every checkpoint and every sink",
+                next_step="change the query, its output mode or its trigger",
+            ) from error
 
     def run_batch(self, frame: DataFrame, batch_id: int) -> None:
         """What Spark calls for each batch. Returns only once every sink has the epoch."""
@@ -90,15 +144,30 @@ class Attempt:
             self._was_refused = True
             raise StopRequested
         try:
-            facts = self._facts_of(batch_id, self._summary)
+            facts = self._read_facts(batch_id)
             self._steps.taken()
-            is_replay = facts.epoch == self._runner.delivered
-            self._runner.run(frame, facts)
+            epoch = self._coordinator.classify(facts.epoch)
+            with self._frame_cache.hold(frame) as held:
+                self._coordinator.run(epoch, held, facts)
+            is_replay = isinstance(epoch, ReplayedEpoch)
             self._done[batch_id] = (self._steps.taken(), is_replay)
             self.epochs += not is_replay
         except BaseException as error:
             self.failure = error
             raise
+
+    def _read_facts(self, batch_id: int) -> EpochFacts:
+        spark_checkpoint = self._workdir.spark_checkpoint
+        if self._query_id is None:  # it is the same for the whole life of the query
+            self._query_id = spark_checkpoint.query_id()
+        return read_epoch_facts(
+            spark_checkpoint,
+            self._prepared,
+            batch_id=batch_id,
+            lineage=self._lineage,
+            query_id=self._query_id,
+            last_epoch=self._summary,
+        )
 
     def await_end(self, timeout: float | None = None) -> bool:
         """Wait until the query has ended, reporting epochs as they are done; False if the time is up before."""
@@ -117,7 +186,7 @@ class Attempt:
         return True
 
     def close(self) -> None:
-        """Let go of what an attempt holds on to in this process."""
+        """Release what the run holds in this process."""
         self._steps.close()
 
     def ask_to_stop(self) -> None:
@@ -157,7 +226,7 @@ class Attempt:
             if batch_id <= self._reported or batch_id not in self._done:
                 continue
             steps, is_replay = self._done[batch_id]
-            newest = self._runner.newest
+            newest = self._coordinator.newest
             self._reported = batch_id
             self._summary = _summary(progress, self._sources)
             for number in [number for number in list(self._done) if number < batch_id]:
@@ -211,9 +280,3 @@ def _statuses(newest: Any) -> dict[str, str]:
         name: status if isinstance(status, str) else f"Failed: {status.reason}"
         for name, status in newest.sink_commit_statuses.items()
     }
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its kind if it says nothing. Py4J's says only which call it was."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[1].removeprefix(": ") if lines[0].startswith(PY4J_SAYS) and len(lines) > 1 else lines[0]

@@ -1,36 +1,22 @@
-"""Coming back, the effects: look at everything, and carry out the plan that `epochs.recovery` makes of it."""
+"""Recovery of a pipeline: observe store, workdir and sinks, and apply the plan that `recovery_plan` makes of it."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-
-import msgspec
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.pipeline.epoch import NamedSink
-from holdfast.pipeline.recovery_plan import Observed, Plan, SeenWorkdir
+from holdfast.pipeline.definition import NamedSink, PipelineDefinition
+from holdfast.pipeline.epoch import finish_owed
+from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, WorkdirState, cannot_finish
 from holdfast.pipeline.workdir.addresses import readdress
-from holdfast.pipeline.workdir.restore import Comparison, compare, rebuild
-from holdfast.pipeline.workdir.snapshot import Capture
-from holdfast.pipeline.workdir.workdir import OWN_NAMES, SPOOL, Belonging, Workdir
-from holdfast.sinks import Delivery, StagedOutputGone, Standing
-from holdfast.sparkdir.checksums import differs_from_checksum, orphaned_checksums
-from holdfast.sparkdir.state_files import is_ahead
-
-_SPARK_NAMES = {"metadata", "offsets", "commits", "sources", "state", ".metadata.crc"} | OWN_NAMES
-
-
-class Looked(msgspec.Struct, frozen=True):
-    """What was observed, and what a comparison of the workdir with the newest checkpoint gave."""
-
-    observed: Observed
-    comparison: Comparison | None
-    doubtful: CheckpointManifest | None = None
-    """The newest checkpoint, if it can be read and not be trusted: what it has staged may be wanted yet."""
+from holdfast.pipeline.workdir.owner import WorkdirOwner
+from holdfast.pipeline.workdir.restore import compare, restore
+from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
+from holdfast.pipeline.workdir.workdir import Workdir, is_own_name
+from holdfast.sinks import Delivery, Standing
 
 
 def newest_checkpoint(store: CheckpointStore) -> tuple[CheckpointManifest | None, list[tuple[int, str]]]:
@@ -75,75 +61,68 @@ def _refuse_newer_format(store: CheckpointStore, number: int) -> None:
         )
 
 
-def look(store: CheckpointStore, workdir: Workdir) -> Looked:
-    """Observe store and workdir; the sinks are asked once the pipeline is ours."""
+def observe(store: CheckpointStore, workdir: Workdir) -> Observation:
+    """Observe store and workdir. Changes nothing; the sinks are asked by `recover_sinks` after the claim."""
     newest, skipped = newest_checkpoint(store)
-    seen, comparison = look_at_workdir(workdir, store, newest)
-    return Looked(Observed(store.objects.address, newest, seen, skipped), comparison, _doubtful(store, skipped))
+    state, held = observe_workdir(workdir, store, newest)
+    return Observation(
+        store.objects.address, newest, state, skipped, held=held, doubtful=_newest_of_skipped(store, skipped)
+    )
 
 
-def _doubtful(store: CheckpointStore, skipped: list[tuple[int, str]]) -> CheckpointManifest | None:
+def _newest_of_skipped(store: CheckpointStore, skipped: list[tuple[int, str]]) -> CheckpointManifest | None:
     try:
         return store.load_by_id(max(number for number, _ in skipped)) if skipped else None
     except HoldfastError:
         return None
 
 
-def look_at_workdir(
+def observe_workdir(
     workdir: Workdir, store: CheckpointStore, newest: CheckpointManifest | None
-) -> tuple[SeenWorkdir, Comparison | None]:
-    """Where the workdir stands, and whether everything the newest checkpoint holds is there as it was captured."""
+) -> tuple[WorkdirState, dict[str, BatchObject]]:
+    """Where the workdir stands, and which of its files the newest checkpoint holds exactly as they are."""
     if workdir.is_empty():
-        return SeenWorkdir(str(workdir.home)), None
-    logs = workdir.logs()
+        return WorkdirState(str(workdir.home)), {}
+    spark_checkpoint = workdir.spark_checkpoint
+    logs = spark_checkpoint.logs()
     comparison = compare(workdir, store.objects, newest) if newest else None
     problem = logs.problem or (comparison.difference if comparison else None)
     if problem is None and newest is not None and comparison is not None:
-        problem = _uncovered_damage(workdir, newest.wal_position, set(comparison.same))
-    belonging = workdir.belonging()
-    seen = SeenWorkdir(
+        problem = spark_checkpoint.damage_after(newest.wal_position, comparison.same.keys())
+    owner = workdir.owner()
+    state = WorkdirState(
         str(workdir.home),
         is_empty=False,
-        pipeline=belonging.pipeline if belonging else None,
-        store=belonging.store if belonging else None,
+        pipeline=owner.pipeline if owner else None,
+        store=owner.store if owner else None,
         query_id=logs.query_id,
-        looks_like_spark={n for n in os.listdir(workdir.path) if not n.startswith(SPOOL)} <= _SPARK_NAMES,
+        looks_like_spark=all(is_own_name(name) for name in spark_checkpoint.unknown_names()),
         planned=logs.planned,
         committed=logs.committed,
         problem=problem,
-        suspicion=workdir.suspicion(),
+        suspect_reason=workdir.suspect_reason(),
     )
-    return seen, comparison
+    return state, comparison.same if comparison else {}
 
 
-def _uncovered_damage(workdir: Workdir, batch_id: int, covered: set[str]) -> str | None:
-    """What is wrong with the files that Spark wrote after the newest checkpoint, as far as their checksums tell."""
-    for folder in ("offsets", "commits"):
-        for name in sorted(orphaned_checksums(workdir.path / folder)):
-            if name.isascii() and name.isdigit() and int(name) >= batch_id:
-                return f"{folder}/{name} is gone"
-    for path, _ in workdir.files():
-        if path not in covered and is_ahead(path, batch_id) and differs_from_checksum(workdir.path / path):
-            return f"{path} is not what Spark wrote"
-    return None
-
-
-def ask_sinks(
+def recover_sinks(
     sinks: Mapping[str, NamedSink],
     newest: CheckpointManifest | None,
     pipeline: str,
     generation: int,
     doubtful: CheckpointManifest | None = None,
 ) -> dict[str, Standing]:
-    """What the sinks know; what earlier drivers staged and nobody will commit is removed on the way.
+    """Ask every sink for its progress; each removes what earlier drivers staged and nobody will commit.
 
-    What a damaged checkpoint has decided is spared: the plan may be to have it repaired first.
+    Output staged for `doubtful`, a damaged checkpoint, is kept: somebody may repair that checkpoint first.
     """
     lineage = newest.own.lineage if newest else 0
     epoch = newest.epoch if newest else 0
     standings = {}
     for name, named in sinks.items():
-        owed = [found.own.sinks.get(name) for found in (newest, doubtful) if found is not None and owes(found, name)]
+        owed = [
+            found.own.sinks.get(name) for found in (newest, doubtful) if found is not None and name in found.owed_sinks
+        ]
         keep = owed[0] if owed else None
         try:
             with step("sink.recover", sink=name):
@@ -153,45 +132,68 @@ def ask_sinks(
     return standings
 
 
-def owes(manifest: CheckpointManifest, sink: str) -> bool:
-    """Whether the sink has not been given this checkpoint's epoch for good."""
-    return manifest.sink_commit_statuses.get(sink, "Committed") != "Committed"
+def apply(
+    plan: RecoveryPlan,
+    seen: Observation,
+    *,
+    definition: PipelineDefinition,
+    workdir: Workdir,
+    generation: int,
+    snapshotter: WorkdirSnapshotter,
+) -> CheckpointManifest | None:
+    """Carry the plan out: finish the last epoch in the sinks, then make the workdir ready. Returns the newest manifest.
 
-
-def finish_sinks(
-    plan: Plan, newest: CheckpointManifest, sinks: Mapping[str, NamedSink], pipeline: str, generation: int
-) -> list[str]:
-    """Commit what was decided and never finished, from what was staged; the sinks that have it now.
-
-    One whose staged output is gone is left to the replay of its epoch.
+    A crash on the way leaves what the next start can observe and plan from.
     """
-    finished = []
-    for name in plan.unfinished:
-        if name not in sinks or name not in newest.own.sinks:
-            continue
-        delivery = Delivery(pipeline, name, newest.own.lineage, newest.epoch, generation)
-        try:
-            with step("sink.commit", sink=name, epoch=newest.epoch):
-                sinks[name].sink.commit(newest.own.sinks[name], delivery)
-            finished.append(name)
-        except StagedOutputGone:
-            continue
-        except HoldfastError as error:
-            raise error.within(f"Sink {name!r}", unchanged=f"epoch {newest.epoch} is decided and still owed") from error
-    return finished
+    newest = seen.newest
+    if newest is not None and plan.owed_sinks:
+        newest = _finish_last_epoch(plan, newest, definition, generation)
+    apply_to_workdir(plan, seen, workdir, snapshotter, definition.store, definition.workdir_owner)
+    return newest
 
 
-def ready_workdir(
-    plan: Plan, looked: Looked, workdir: Workdir, capture: Capture, store: CheckpointStore, owner: Belonging
+def _finish_last_epoch(
+    plan: RecoveryPlan, newest: CheckpointManifest, definition: PipelineDefinition, generation: int
+) -> CheckpointManifest:
+    """Commit what was staged. A sink whose staged output is gone gets it when Spark runs the epoch again."""
+    finished = finish_owed(newest, definition.sinks, definition.store, pipeline=definition.name, generation=generation)
+    finished.raise_failure()
+    if plan.checkpoint_id is None and finished.manifest.owed_sinks:  # a reset runs no epoch again
+        raise cannot_finish(finished.manifest.owed_sinks[0], newest)
+    return finished.manifest
+
+
+def apply_to_workdir(
+    plan: RecoveryPlan,
+    seen: Observation,
+    workdir: Workdir,
+    snapshotter: WorkdirSnapshotter,
+    store: CheckpointStore,
+    owner: WorkdirOwner,
 ) -> None:
-    """Make the workdir what the plan says, and tell the capture what of it the store has.
+    """Make the workdir what the plan says, and tell the snapshotter which of its files the store has.
 
-    The lease is looked at before anything goes: a driver that was frozen until now must not touch its successor's.
+    The lease is checked before anything is removed: a driver that was frozen until now must not touch the workdir of
+    its successor.
     """
     try:
         store.check_lease()
         workdir.sweep()
-        _carry_out(plan, looked, workdir, capture, store, owner)
+        match plan.workdir:
+            case "begin":
+                workdir.discard(store.check_lease)
+                workdir.make(owner)
+                held, order = {}, []
+            case "rebuild":
+                assert seen.newest is not None
+                held = restore(workdir, store.objects, seen.newest, owner, store.check_lease)
+                order = seen.newest.needed_batches
+            case "keep" | "adopt":
+                assert seen.newest is not None
+                workdir.make(owner)
+                readdress(workdir)
+                held, order = seen.held, seen.newest.needed_batches
+        snapshotter.begin(held, order)
     except OSError as error:
         raise Unavailable(
             f"The workdir {workdir.home} cannot be made ready: {error.strerror or error}.",
@@ -200,23 +202,3 @@ def ready_workdir(
             unchanged="the store and every sink",
             next_step="make room or let this user write there, or pass another workdir; then start again",
         ) from error
-
-
-def _carry_out(
-    plan: Plan, looked: Looked, workdir: Workdir, capture: Capture, store: CheckpointStore, owner: Belonging
-) -> None:
-    newest = looked.observed.newest
-    if plan.workdir == "begin":
-        workdir.discard(store.check_lease)
-        workdir.make(owner)
-        capture.begin({}, [])
-    elif plan.workdir == "rebuild":
-        assert newest is not None
-        contents = rebuild(workdir, store.objects, newest, owner, store.check_lease)
-        capture.begin(contents.holders, contents.order)
-    else:
-        assert looked.comparison is not None
-        workdir.make(owner)
-        readdress(workdir)
-        same: dict[str, BatchObject] = looked.comparison.same
-        capture.begin(same, looked.comparison.contents.order)

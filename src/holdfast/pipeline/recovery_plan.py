@@ -1,4 +1,4 @@
-"""Coming back: from what was observed to a plan that can be shown. Pure.
+"""How a pipeline starts: from an observation of store, workdir and sinks to a plan that can be shown. Pure.
 
 Everything that would lose or repeat rows is an error that says what to do; everything else is a plan.
 """
@@ -10,15 +10,15 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.checkpoints.manifest import CheckpointManifest
+from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.sinks import Standing
+from holdfast.sinks.sink import Standing
 
 OnChange = Literal["fail", "accept", "reset"]
 WorkdirAction = Literal["keep", "rebuild", "begin", "adopt"]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class PipelineSpec(msgspec.Struct, frozen=True):
     """The pipeline that asks to be started."""
 
     pipeline: str
@@ -37,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """No checkpoint up to this one is resumed from: the pipeline begins again under a new lineage, and owes nothing."""
 
 
-class SeenWorkdir(msgspec.Struct, frozen=True):
+class WorkdirState(msgspec.Struct, frozen=True):
     """What a look at the workdir showed."""
 
     path: str
@@ -53,23 +53,27 @@ class SeenWorkdir(msgspec.Struct, frozen=True):
     """Why Spark could not go on from it, or what in it is not as it was captured."""
     store: str | None = None
     """Where the pipeline that marked it keeps its checkpoints."""
-    suspicion: str | None = None
+    suspect_reason: str | None = None
     """What Spark said when it last gave up on it, though nothing is known to be wrong with it."""
 
 
-class Observed(msgspec.Struct, frozen=True):
+class Observation(msgspec.Struct, frozen=True):
     """Everything a plan is made from."""
 
     store: str
     newest: CheckpointManifest | None
-    workdir: SeenWorkdir
+    workdir: WorkdirState
     skipped: list[tuple[int, str]] = []
     """Newer checkpoints that cannot be trusted, and why."""
     sinks: dict[str, Standing] = {}
     """What the sinks themselves know."""
+    held: dict[str, BatchObject] = {}
+    """The files of the workdir that the newest checkpoint holds as they are, each with its batch object."""
+    doubtful: CheckpointManifest | None = None
+    """The newest checkpoint of all, if it can be read but not trusted: its staged output may still be spec."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RecoveryPlan(msgspec.Struct, frozen=True):
     """What a start will do."""
 
     lineage: int
@@ -81,7 +85,7 @@ class Plan(msgspec.Struct, frozen=True):
     """The last epoch that was decided; the next one follows it."""
     replayed: int | None = None
     """The batch that Spark will run once more for its state."""
-    unfinished: tuple[str, ...] = ()
+    owed_sinks: tuple[str, ...] = ()
     """Sinks that still owe the last epoch."""
     notes: tuple[str, ...] = ()
 
@@ -98,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True):
             "begin": "Begin with an empty workdir",
             "adopt": "Go on from the workdir, which is ahead of the newest checkpoint that can be trusted",
         }[self.workdir] + f": {self.why}."
-        for name in self.unfinished:
+        for name in self.owed_sinks:
             yield f"Finish the last epoch in sink {name!r} from what was staged for it."
         if self.replayed is not None:
             yield (
@@ -107,51 +111,51 @@ class Plan(msgspec.Struct, frozen=True):
             )
 
 
-def plan_recovery(seen: Observed, wanted: Wanted) -> Plan:
+def plan_recovery(seen: Observation, spec: PipelineSpec) -> RecoveryPlan:
     """Decide how to start. Raises where going on would lose or repeat rows, or touch what is not ours."""
     newest = seen.newest
-    change = _check_change(seen, wanted)
+    change = _check_change(seen, spec)
     if newest is None:
         return _begin(seen)
-    if change and wanted.on_change == "reset":
+    if change and spec.on_change == "reset":
         note = "sinks that append get every row once more. Take on_change='reset' out now."
-        return _begin_anew(seen, newest, f"{change}, and on_change is 'reset'", note, _unfinished(newest, wanted))
-    if newest.checkpoint_id <= wanted.anew_after:
+        return _begin_anew(seen, newest, f"{change}, and on_change is 'reset'", note, _owed_sinks(newest, spec))
+    if newest.checkpoint_id <= spec.anew_after:
         return _begin_anew(seen, newest, "it cannot resume, and is to start over", "the results are made anew.")
-    return _resume(seen, newest, wanted, change)
+    return _resume(seen, newest, spec, change)
 
 
-def check_start(seen: Observed, wanted: Wanted) -> int:
+def check_start(seen: Observation, spec: PipelineSpec) -> int:
     """Refuse what can be refused while another driver may be at work; the lineage that a start will most likely have.
 
     Where store and workdir stand is not asked: they move while we look.
     """
     newest = seen.newest
-    change = _check_change(seen, wanted)
+    change = _check_change(seen, spec)
     if newest is None:
         return 0
-    if (change and wanted.on_change == "reset") or newest.checkpoint_id <= wanted.anew_after:
+    if (change and spec.on_change == "reset") or newest.checkpoint_id <= spec.anew_after:
         return newest.own.lineage + 1
-    _check_places(newest, wanted)
+    _check_places(newest, spec)
     return newest.own.lineage
 
 
-def _check_change(seen: Observed, wanted: Wanted) -> str | None:
+def _check_change(seen: Observation, spec: PipelineSpec) -> str | None:
     """What of the pipeline is not as it was, if that is allowed."""
-    _check_belongings(seen, wanted)
-    change = _change(seen.newest, wanted)
-    if seen.newest is not None and change and wanted.on_change == "fail":
+    _check_belongings(seen, spec)
+    change = _change(seen.newest, spec)
+    if seen.newest is not None and change and spec.on_change == "fail":
         raise _changed(seen.newest, change, seen)
     return change
 
 
-def _check_belongings(seen: Observed, wanted: Wanted) -> None:
+def _check_belongings(seen: Observation, spec: PipelineSpec) -> None:
     """Refuse to touch a store or a directory of somebody else's."""
     newest = seen.newest
     known = newest.own.runtime.get("pipeline") if newest else None
-    if newest is not None and known != wanted.pipeline:
+    if newest is not None and known != spec.pipeline:
         raise Invalid(
-            f"The checkpoints in {seen.store} belong to pipeline {known!r}, this is {wanted.pipeline!r}."
+            f"The checkpoints in {seen.store} belong to pipeline {known!r}, this is {spec.pipeline!r}."
             if known
             else f"The checkpoints in {seen.store} were not written by a pipeline of Holdfast's.",
             code="store.other-pipeline",
@@ -164,14 +168,14 @@ def _check_belongings(seen: Observed, wanted: Wanted) -> None:
         return
     is_known = workdir.query_id is not None and workdir.query_id == (newest and newest.own.runtime.get("query_id"))
     if workdir.pipeline is not None:  # known: the store may have been moved or copied since
-        is_ours = workdir.pipeline == wanted.pipeline and (workdir.store in (None, seen.store) or is_known)
+        is_ours = workdir.pipeline == spec.pipeline and (workdir.store in (None, seen.store) or is_known)
     else:
         is_ours = is_known or (newest is not None and workdir.query_id is None and workdir.looks_like_spark)
     if not is_ours:
         store = f" with checkpoints in {workdir.store}" if workdir.store not in (None, seen.store) else ""
         whose = f"pipeline {workdir.pipeline!r}{store}" if workdir.pipeline else "something else"
         raise Invalid(
-            f"The workdir {workdir.path} belongs to {whose}, not to pipeline {wanted.pipeline!r}.",
+            f"The workdir {workdir.path} belongs to {whose}, not to pipeline {spec.pipeline!r}.",
             code="workdir.other-pipeline",
             about=workdir.path,
             unchanged="the workdir, the store and every sink",
@@ -179,24 +183,24 @@ def _check_belongings(seen: Observed, wanted: Wanted) -> None:
         )
 
 
-def _change(newest: CheckpointManifest | None, wanted: Wanted) -> str | None:
+def _change(newest: CheckpointManifest | None, spec: PipelineSpec) -> str | None:
     """What of the pipeline is not as it was, in words."""
     if newest is None:
         return None
     found = []
     for kind, now, before in (
-        ("source", wanted.sources, set(newest.source_names)),
-        ("sink", wanted.sinks, set(newest.sink_names)),
+        ("source", spec.sources, set(newest.source_names)),
+        ("sink", spec.sinks, set(newest.sink_names)),
     ):
         found += [f"{kind} {name!r} is new" for name in sorted(now - before)]
         found += [f"{kind} {name!r} is gone" for name in sorted(before - now)]
-    if not found and newest.pipeline_hash != wanted.pipeline_hash:
+    if not found and newest.pipeline_hash != spec.pipeline_hash:
         spark = newest.own.runtime.get("spark")
         found.append(f"the query or a sink's settings differ (the checkpoint was written with Spark {spark})")
     return "; ".join(found) or None
 
 
-def _begin(seen: Observed) -> Plan:
+def _begin(seen: Observation) -> RecoveryPlan:
     if seen.workdir.committed >= 0:
         raise Corrupt(
             f"The workdir {seen.workdir.path} has {seen.workdir.committed + 1} epochs behind it, and {seen.store} has "
@@ -208,63 +212,63 @@ def _begin(seen: Observed) -> Plan:
         )
     _check_sinks(seen.sinks, seen.store, lineage=0, allowed=0)
     why = "there is none" if seen.workdir.is_empty else "no epoch was decided in the one that is there"
-    return Plan(0, "begin", why, None, 0)
+    return RecoveryPlan(0, "begin", why, None, 0)
 
 
 def _begin_anew(
-    seen: Observed, newest: CheckpointManifest, why: str, note: str, unfinished: tuple[str, ...] = ()
-) -> Plan:
+    seen: Observation, newest: CheckpointManifest, why: str, note: str, owed_sinks: tuple[str, ...] = ()
+) -> RecoveryPlan:
     known = [standing.lineage for standing in seen.sinks.values() if standing.lineage is not None]
     lineage = max([newest.own.lineage, *known]) + 1
     notes = (f"Everything is read again, and {note}",)
-    return Plan(lineage, "begin", why, None, 0, unfinished=unfinished, notes=notes)
+    return RecoveryPlan(lineage, "begin", why, None, 0, owed_sinks=owed_sinks, notes=notes)
 
 
-def _resume(seen: Observed, newest: CheckpointManifest, wanted: Wanted, change: str | None) -> Plan:
+def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, change: str | None) -> RecoveryPlan:
     lineage, batch = newest.own.lineage, newest.wal_position
     notes = [f"Checkpoint {number} is skipped: {why}." for number, why in seen.skipped]
     if change:
         notes.append(f"The pipeline has changed ({change}), and on_change is 'accept'.")
-    _check_places(newest, wanted)
-    unfinished = _unfinished(newest, wanted)
-    action, why = _treat(seen.workdir, batch)
+    _check_places(newest, spec)
+    owed_sinks = _owed_sinks(newest, spec)
+    action, why = _workdir_action(seen.workdir, batch)
     known = {name: standing for name, standing in seen.sinks.items() if standing.is_known}
     if action == "adopt" and not _have_all(known, seen.workdir.committed + 1, explained=bool(seen.skipped)):
         action, why = "rebuild", f"it is at batch {seen.workdir.committed}, and the sinks are not"
-    if action == "keep" and seen.workdir.suspicion and not _any_ahead(known, newest.epoch):
-        action, why = "rebuild", f"Spark could not go on from it: {seen.workdir.suspicion}"
+    if action == "keep" and seen.workdir.suspect_reason and not _any_ahead(known, newest.epoch):
+        action, why = "rebuild", f"Spark could not go on from it: {seen.workdir.suspect_reason}"
     if action == "adopt":
-        _check_adoptable(seen, newest, wanted)
+        _check_adoptable(seen, newest, spec)
         delivered = seen.workdir.committed + 1
         planned_ahead = seen.workdir.planned > seen.workdir.committed
         _check_sinks(seen.sinks, seen.store, lineage, delivered + planned_ahead)
-        if planned_ahead and not wanted.is_deterministic:
+        if planned_ahead and not spec.is_deterministic:
             _check_agreement(seen.sinks, delivered)
-        return Plan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
+        return RecoveryPlan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
     planned_ahead = action == "keep" and seen.workdir.planned > batch
     _check_sinks(seen.sinks, seen.store, lineage, newest.epoch + planned_ahead)
-    if planned_ahead and not wanted.is_deterministic:
+    if planned_ahead and not spec.is_deterministic:
         _check_agreement(seen.sinks, newest.epoch)
     is_done = action == "keep" and seen.workdir.committed >= batch
-    notes += _set_back(known, newest, wanted)
-    return Plan(
+    notes += _set_back(known, newest, spec)
+    return RecoveryPlan(
         lineage,
         action,
         why,
         newest.checkpoint_id,
         newest.epoch,
         replayed=None if is_done else batch,
-        unfinished=unfinished,
+        owed_sinks=owed_sinks,
         notes=tuple(notes),
     )
 
 
-def _check_places(newest: CheckpointManifest, wanted: Wanted) -> None:
+def _check_places(newest: CheckpointManifest, spec: PipelineSpec) -> None:
     """Spark's log knows sources by their place only: one that moved would go on from the offsets of another."""
     recorded = tuple(newest.own.runtime.get("sources", ()))
-    if recorded and wanted.source_order and recorded != wanted.source_order:
+    if recorded and spec.source_order and recorded != spec.source_order:
         raise Invalid(
-            f"The sources were {', '.join(recorded)} in this order, and are {', '.join(wanted.source_order)} now: each "
+            f"The sources were {', '.join(recorded)} in this order, and are {', '.join(spec.source_order)} now: each "
             "would go on from the offsets of the one that had its place.",
             code="pipeline.source-order",
             about=f"checkpoint {newest.checkpoint_id}",
@@ -273,17 +277,16 @@ def _check_places(newest: CheckpointManifest, wanted: Wanted) -> None:
         )
 
 
-def _unfinished(newest: CheckpointManifest, wanted: Wanted) -> tuple[str, ...]:
-    """The sinks that owe the last epoch. A pipeline without one of them would drop it."""
-    names = sorted(name for name, status in newest.sink_commit_statuses.items() if status != "Committed")
-    for name in names:
-        if name not in wanted.sinks:
-            raise owing(name, newest)
-    return tuple(names)
+def _owed_sinks(newest: CheckpointManifest, spec: PipelineSpec) -> tuple[str, ...]:
+    """The sinks that owe the last epoch. `Invalid` if the pipeline has lost one of them: the epoch would be dropped."""
+    for name in newest.owed_sinks:
+        if name not in spec.sinks:
+            raise cannot_finish(name, newest)
+    return newest.owed_sinks
 
 
-def owing(sink: str, newest: CheckpointManifest) -> Invalid:
-    """A start that would drop what a sink still owes."""
+def cannot_finish(sink: str, newest: CheckpointManifest) -> Invalid:
+    """The error of a start that would drop an epoch which a sink still owes."""
     return Invalid(
         f"Sink {sink!r} still owes epoch {newest.epoch}, and this start could not deliver it.",
         code="sink.owes-epoch",
@@ -293,7 +296,7 @@ def owing(sink: str, newest: CheckpointManifest) -> Invalid:
     )
 
 
-def _treat(workdir: SeenWorkdir, batch: int) -> tuple[WorkdirAction, str]:
+def _workdir_action(workdir: WorkdirState, batch: int) -> tuple[WorkdirAction, str]:
     """Whether Spark can go on from this workdir after `batch` was decided."""
     if workdir.is_empty:
         return "rebuild", "it is gone"
@@ -308,12 +311,12 @@ def _treat(workdir: SeenWorkdir, batch: int) -> tuple[WorkdirAction, str]:
     return "keep", "it is what was captured"
 
 
-def _check_adoptable(seen: Observed, newest: CheckpointManifest, wanted: Wanted) -> None:
-    if wanted.operators:
+def _check_adoptable(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec) -> None:
+    if spec.operators:
         raise Corrupt(
             f"The newest checkpoint that can be trusted is {newest.checkpoint_id}, epoch {newest.epoch}; Spark is "
             f"{seen.workdir.committed - newest.wal_position} epochs further, and what the operators "
-            f"{', '.join(sorted(wanted.operators))} held then is lost.",
+            f"{', '.join(sorted(spec.operators))} held then is lost.",
             code="recovery.operators-lost",
             about=seen.store,
             unchanged="the store, the workdir and every sink",
@@ -362,7 +365,7 @@ def _check_agreement(sinks: Mapping[str, Standing], delivered: int) -> None:
         )
 
 
-def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted: Wanted) -> list[str]:
+def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, spec: PipelineSpec) -> list[str]:
     """A sink that has lost epochs: not mounted, dropped, restored from a copy. Going on would hide that."""
     found = []
     for name, standing in sorted(sinks.items()):
@@ -371,7 +374,7 @@ def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted:
             continue
         knows = f"epoch {standing.committed} only" if standing.committed else "no epoch"
         lost = f"Sink {name!r} itself knows of {knows}, and epoch {recorded} was committed to it"
-        if wanted.on_change != "accept" or not wanted.accepts_loss:
+        if spec.on_change != "accept" or not spec.accepts_loss:
             raise Corrupt(
                 f"{lost}: it is not mounted, or it was emptied or set back.",
                 code="sink.set-back",
@@ -383,7 +386,7 @@ def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, wanted:
     return found
 
 
-def _changed(newest: CheckpointManifest, change: str, seen: Observed) -> HoldfastError:
+def _changed(newest: CheckpointManifest, change: str, seen: Observation) -> HoldfastError:
     return Invalid(
         f"The pipeline has changed since checkpoint {newest.checkpoint_id}: {change}.",
         code="pipeline.changed",

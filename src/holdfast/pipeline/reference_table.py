@@ -5,39 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from holdfast.checkpoints import CheckpointStore
-from holdfast.checkpoints.manifest import ConnectorCheckpoint
 from holdfast.errors import Corrupt
+from holdfast.pipeline.definition import VERSION, ReferenceTable
 from holdfast.pipeline.recovery import newest_checkpoint
 from holdfast.pipeline.workdir.workdir import Workdir
 
 log = logging.getLogger("holdfast.spark")
-VERSION = "version"
-
-
-class ReferenceTable(msgspec.Struct, frozen=True):
-    """A table at the version it is read at in this run."""
-
-    name: str
-    version: str
-
-    def checkpoint(self, epoch: int) -> ConnectorCheckpoint:
-        return ConnectorCheckpoint({VERSION: self.version}, epoch, {"connector": "table"})
 
 
 def pin_table(
     name: str, version: str | int | Callable[[], str | int], store: CheckpointStore, workdir: Workdir
 ) -> ReferenceTable:
     """Choose the version of a run: the recorded one if the last epoch has to be run again, else the newest."""
-    try:  # whether it can be trusted is found out once the pipeline is ours, and reading all of it takes a while
+    try:  # unverified: verification reads all of it, and happens after the claim
         newest = store.load_latest()
     except Corrupt:
         newest, _ = newest_checkpoint(store)
     recorded = newest.table_offsets.get(name) if newest else None
     wanted = str(version() if callable(version) else version)
-    if newest is None or recorded is None or workdir.has_committed(newest.wal_position):
+    if newest is None or recorded is None or workdir.spark_checkpoint.has_committed(newest.wal_position):
         return ReferenceTable(name, wanted)
     pinned = recorded.offsets[VERSION]
     if pinned != wanted:

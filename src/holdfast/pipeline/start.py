@@ -1,89 +1,68 @@
-"""From a definition to a running query: check everything, take the pipeline over, recover, start."""
+"""From a definition to a running query: preflight, take over, observe, plan, apply, run."""
 
 from __future__ import annotations
 
-import base64
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
-from holdfast.checkpoints.manifest import CheckpointManifest, InFlightRecord, SinkCommitStatus
+from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
-from holdfast.pipeline.epoch import EpochRunner, NamedSink, Operator
-from holdfast.pipeline.epoch_manifest import EpochFacts, connector_checkpoint, with_statuses
-from holdfast.pipeline.frames import SparkFrames
-from holdfast.pipeline.query_plan import Query, describe_query, stable_hash
-from holdfast.pipeline.query_run import Attempt, WorkdirCapturing, first_line
-from holdfast.pipeline.recovery import ask_sinks, finish_sinks, look, look_at_workdir, ready_workdir
-from holdfast.pipeline.recovery_plan import Observed, OnChange, Plan, Wanted, check_start, owing, plan_recovery
-from holdfast.pipeline.reference_table import VERSION, ReferenceTable
+from holdfast.pipeline.definition import VERSION, PipelineDefinition, PreparedPipeline
+from holdfast.pipeline.epoch import EpochCoordinator
+from holdfast.pipeline.query_plan import describe_query, stable_hash
+from holdfast.pipeline.query_run import QueryRun
+from holdfast.pipeline.recovery import apply, observe, observe_workdir, recover_sinks
+from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_start, plan_recovery
 from holdfast.pipeline.reports import Notice, tell
-from holdfast.pipeline.workdir.fence import enter
-from holdfast.pipeline.workdir.pack import Reopening, is_one_process, packing_for
-from holdfast.pipeline.workdir.snapshot import Capture
-from holdfast.pipeline.workdir.workdir import SPOOL, Belonging, Workdir
+from holdfast.pipeline.workdir.fence import fence_workdir
+from holdfast.pipeline.workdir.pack import packing_for
+from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
+from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sinks import Delivery
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 log = logging.getLogger("holdfast.spark")
 NOTHING_TOUCHED = "the store and every sink"
-ORDERED_SOURCES = 4
-"""Version 2 of the offset log names its sources and keeps so many in the order of the query."""
 
 
-class Definition(msgspec.Struct, frozen=True):
-    """Everything a pipeline is made of."""
+class Claim(msgspec.Struct, frozen=True):
+    """A pipeline that this driver has taken over from every other."""
 
-    name: str
-    frame: Any
-    output_mode: str
-    trigger: dict[str, Any]
-    store: CheckpointStore
-    reopening: Reopening | None
-    """How an executor opens the store; None if nobody said how."""
+    generation: int
+    first_id: int
+    """The id of the next checkpoint, chosen before anything was looked at."""
     workdir: Workdir
-    sources: dict[str, Any]
-    tables: dict[str, ReferenceTable]
-    operators: dict[str, Operator]
-    sinks: dict[str, NamedSink]
-    on_change: OnChange
-    accepts_loss: bool = True
-    anew_after: int = 0
+    """Reached by a path that only this generation has."""
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """A definition that Spark and the sinks have nothing against."""
+def start(prepared: PreparedPipeline) -> QueryRun:
+    """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there.
 
-    definition: Definition
-    query: Query
-    pipeline_hash: int
-    initial: dict[str, bytes]
-    """What the operators held before the pipeline touched them."""
-
-    @property
-    def wanted(self) -> Wanted:
-        definition = self.definition
-        return Wanted(
-            definition.name,
-            self.pipeline_hash,
-            frozenset(source.name for source in self.query.sources),
-            frozenset(definition.sinks),
-            frozenset(definition.operators),
-            definition.on_change,
-            self.query.is_deterministic,
-            tuple(source.name for source in self.query.sources),
-            definition.accepts_loss,
-            definition.anew_after,
-        )
+    Every stage may be repeated: a crash between two of them is a start that comes later.
+    """
+    definition = prepared.definition
+    claim = take_over(definition.store, definition.workdir)
+    seen = _observe(definition, claim)
+    plan = _plan(seen, prepared)
+    _announce(plan, definition.name)
+    snapshotter = _snapshotter(definition, claim)
+    newest = apply(
+        plan,
+        seen,
+        definition=definition,
+        workdir=claim.workdir,
+        generation=claim.generation,
+        snapshotter=snapshotter,
+    )
+    return _run(prepared, plan, claim, snapshotter, newest)
 
 
-def check(definition: Definition) -> Checked:
+# 1. Preflight: what can be refused while another driver may be at work
+
+
+def preflight(definition: PipelineDefinition) -> PreparedPipeline:
     """Refuse whatever can be refused before any data moves, and before a driver that is at work is fenced."""
     query = describe_query(definition.frame, definition.sources)
     pipeline_hash = stable_hash(
@@ -97,29 +76,28 @@ def check(definition: Definition) -> Checked:
             "sinks": {name: named.sink.describe() for name, named in definition.sinks.items()},
         }
     )
-    initial = {name: operator.snapshot() for name, operator in definition.operators.items()}
-    checked = Checked(definition, query, pipeline_hash, initial)
-    newest = _newest_readable(definition.store)
-    seen, _ = look_at_workdir(definition.workdir, definition.store, None)
-    lineage = check_start(Observed(definition.store.objects.address, newest, seen), checked.wanted)
+    states = {name: operator.snapshot() for name, operator in definition.operators.items()}
+    prepared = PreparedPipeline(definition=definition, query=query, pipeline_hash=pipeline_hash, initial_states=states)
+    newest = _newest_unverified(definition.store)
+    workdir, _ = observe_workdir(definition.workdir, definition.store, None)
+    lineage = check_start(Observation(definition.store.objects.address, newest, workdir), prepared.spec)
     try:
-        _prepare_sinks(checked, lineage)
+        _prepare_sinks(definition, lineage)
     finally:  # views may have fed the operators with the empty frame
         for name, operator in definition.operators.items():
-            operator.restore(initial[name])
-    return checked
+            operator.restore(states[name])
+    return prepared
 
 
-def _newest_readable(store: CheckpointStore) -> CheckpointManifest | None:
-    """A first look at the newest manifest; whether it can be trusted is found out once the pipeline is ours."""
+def _newest_unverified(store: CheckpointStore) -> CheckpointManifest | None:
+    """Load the newest manifest without verifying it. Verification happens after the claim."""
     try:
         return store.load_latest()
     except Corrupt:
         return None
 
 
-def _prepare_sinks(checked: Checked, lineage: int) -> None:
-    definition = checked.definition
+def _prepare_sinks(definition: PipelineDefinition, lineage: int) -> None:
     empty = None
     for name, named in definition.sinks.items():
         schema = definition.frame.schema
@@ -134,55 +112,109 @@ def _prepare_sinks(checked: Checked, lineage: int) -> None:
             raise error.within(f"Sink {name!r}", unchanged=None if error.unchanged else NOTHING_TOUCHED) from error
 
 
-def recover_and_start(checked: Checked) -> Attempt:
-    """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there."""
-    definition = checked.definition
-    store, name = definition.store, definition.name
-    store.check_lease()  # started again in one process: somebody may have taken over meanwhile
+# 2. Take over: from here on every other driver is fenced
+
+
+def take_over(store: CheckpointStore, workdir: Workdir) -> Claim:
+    """Claim the store, then close every other generation's path to the workdir.
+
+    `Fenced` if another driver has taken over since this process claimed the store: restarting must not take it back.
+    """
+    store.check_lease()
     generation = store.claim(recheck_after=1.0).generation
     first_id = store.next_id(saved_only=True)
-    workdir = enter(definition.workdir, generation, store.check_lease)
-    definition = msgspec.structs.replace(definition, workdir=workdir)
-    checked = msgspec.structs.replace(checked, definition=definition)
-    looked = look(store, workdir)
-    newest = looked.observed.newest
-    standings = ask_sinks(definition.sinks, newest, name, generation, looked.doubtful)
-    observed = msgspec.structs.replace(looked.observed, sinks=standings)
-    plan = _plan(observed, checked)
-    for sentence in plan.words():
-        log.info("%s: %s", name, sentence, extra={"is_told": True})
-        tell(Notice(name, sentence))
-    if newest is not None and plan.unfinished:
-        newest = _finish(plan, newest, checked, generation)
-    packing = packing_for(definition.frame.sparkSession, definition.reopening)
-    capture = Capture(workdir, store, packing)
-    ready_workdir(plan, looked, workdir, capture, store, Belonging(name, store.objects.address))
-    resumed = newest if plan.checkpoint_id is not None else None
-    _check_replayed_tables(definition, plan, newest)
-    runner = _runner(checked, plan, resumed, generation, capture, first_id)
-    _restore_operators(checked, runner, resumed)
-    return _start(checked, plan, runner)
+    return Claim(generation, first_id, fence_workdir(workdir, generation, store.check_lease))
 
 
-def _plan(observed: Observed, checked: Checked) -> Plan:
-    """The plan; `Conflict` where it failed because a driver that was taken over decided one more epoch meanwhile."""
+# 3. Observe
+
+
+def _observe(definition: PipelineDefinition, claim: Claim) -> Observation:
+    """Store and workdir first: what the sinks are asked to keep depends on the newest checkpoint."""
+    seen = observe(definition.store, claim.workdir)
+    sinks = recover_sinks(definition.sinks, seen.newest, definition.name, claim.generation, seen.doubtful)
+    return msgspec.structs.replace(seen, sinks=sinks)
+
+
+# 4. Plan
+
+
+def _plan(seen: Observation, prepared: PreparedPipeline) -> RecoveryPlan:
+    """The plan. `Conflict` if it failed because a driver that was taken over decided one more epoch meanwhile."""
     try:
-        return plan_recovery(observed, checked.wanted)
+        return plan_recovery(seen, prepared.spec)
     except Corrupt as error:
-        known = [number for number, _ in observed.skipped] + [observed.newest.checkpoint_id if observed.newest else 0]
-        if max(checked.definition.store.list_ids(), default=0) <= max(known):
+        known = [number for number, _ in seen.skipped] + [seen.newest.checkpoint_id if seen.newest else 0]
+        if max(prepared.definition.store.list_ids(), default=0) <= max(known):
             raise
         raise Conflict(
             "A driver that has been taken over decided one more epoch while we looked.",
             code="epoch.decided-elsewhere",
-            about=observed.store,
+            about=seen.store,
             unchanged="the store, the workdir and every sink",
             next_step="start the pipeline again: it finishes what was decided",
         ) from error
 
 
-def _check_replayed_tables(definition: Definition, plan: Plan, newest: CheckpointManifest | None) -> None:
-    """An epoch that is run again reads its tables as it did; this process has read a newer version already."""
+def _announce(plan: RecoveryPlan, pipeline: str) -> None:
+    for sentence in plan.words():
+        log.info("%s: %s", pipeline, sentence, extra={"is_told": True})
+        tell(Notice(pipeline, sentence))
+
+
+# 5. Apply: recovery.apply
+
+
+def _snapshotter(definition: PipelineDefinition, claim: Claim) -> WorkdirSnapshotter:
+    packing = packing_for(definition.frame.sparkSession, definition.reopening)
+    return WorkdirSnapshotter(claim.workdir, definition.store, packing)
+
+
+# 6. Run
+
+
+def _run(
+    prepared: PreparedPipeline,
+    plan: RecoveryPlan,
+    claim: Claim,
+    snapshotter: WorkdirSnapshotter,
+    newest: CheckpointManifest | None,
+) -> QueryRun:
+    definition = prepared.definition
+    _check_replayed_tables(definition, plan, newest)
+    resumed = newest if plan.checkpoint_id is not None else None
+    coordinator = EpochCoordinator(
+        pipeline=definition.name,
+        lineage=plan.lineage,
+        generation=claim.generation,
+        store=definition.store,
+        sinks=definition.sinks,
+        operators=definition.operators,
+        snapshotter=snapshotter,
+        newest=resumed,
+        delivered=plan.delivered,
+        first_id=claim.first_id,
+    )
+    for name, operator in definition.operators.items():
+        operator.restore(prepared.initial_states[name])
+    if resumed is not None:
+        coordinator.restore_operators(resumed)
+    run = QueryRun(
+        prepared,
+        coordinator,
+        workdir=claim.workdir,
+        generation=claim.generation,
+        lineage=plan.lineage,
+        replays=plan.replayed is not None,
+    )
+    run.start()
+    return run
+
+
+def _check_replayed_tables(
+    definition: PipelineDefinition, plan: RecoveryPlan, newest: CheckpointManifest | None
+) -> None:
+    """Refuse to replay an epoch with another version of a reference table than the one it was run with."""
     for table in definition.tables.values():
         recorded = newest.table_offsets.get(table.name) if newest and plan.replayed is not None else None
         if recorded is not None and recorded.offsets.get(VERSION) != table.version:
@@ -194,149 +226,3 @@ def _check_replayed_tables(definition: Definition, plan: Plan, newest: Checkpoin
                 unchanged="the store and every sink; the workdir is ready",
                 next_step="start the pipeline again: it reads the recorded version",
             )
-
-
-def _finish(plan: Plan, newest: CheckpointManifest, checked: Checked, generation: int) -> CheckpointManifest:
-    definition = checked.definition
-    finished = finish_sinks(plan, newest, definition.sinks, definition.name, generation)
-    left = sorted(set(plan.unfinished) - set(finished))
-    if left and plan.checkpoint_id is None:  # a reset runs no epoch again
-        raise owing(left[0], newest)
-    if not finished:
-        return newest
-    settled = with_statuses(newest, dict.fromkeys(finished, SinkCommitStatus.committed()))
-    with step("epoch.settle", epoch=newest.epoch):
-        return definition.store.update_manifest(settled)
-
-
-def _runner(
-    checked: Checked,
-    plan: Plan,
-    newest: CheckpointManifest | None,
-    generation: int,
-    capture: Capture,
-    first_id: int,
-) -> EpochRunner:
-    definition = checked.definition
-    sinks = list(definition.sinks.values())
-    return EpochRunner(
-        pipeline=definition.name,
-        lineage=plan.lineage,
-        generation=generation,
-        store=definition.store,
-        sinks=definition.sinks,
-        operators=definition.operators,
-        capturing=WorkdirCapturing(capture),
-        frames=SparkFrames(
-            is_read_once=len(sinks) == 1 and sinks[0].computes_all,
-            may_differ=not checked.query.is_deterministic and not is_one_process(definition.frame.sparkSession),
-            spool=definition.workdir.path / f"{SPOOL}-{generation}",
-        ),
-        newest=newest,
-        delivered=plan.delivered,
-        first_id=first_id,
-    )
-
-
-def _restore_operators(checked: Checked, runner: EpochRunner, newest: CheckpointManifest | None) -> None:
-    for name, operator in checked.definition.operators.items():
-        operator.restore(checked.initial[name])
-    if newest is not None:
-        runner.restore_operators(newest)
-
-
-def _start(checked: Checked, plan: Plan, runner: EpochRunner) -> Attempt:
-    definition = checked.definition
-    frame: DataFrame = definition.frame
-    attempt = Attempt(
-        pipeline=definition.name,
-        workdir=definition.workdir,
-        runner=runner,
-        sources=tuple(source.name for source in checked.query.sources),
-        facts_of=lambda batch_id, summary: facts_of(checked, plan.lineage, batch_id, summary),
-        lineage=plan.lineage,
-        replays=plan.replayed is not None,
-    )
-    writer = (
-        frame.writeStream.foreachBatch(attempt.run_batch)
-        .outputMode(definition.output_mode)
-        .option("checkpointLocation", f"file://{definition.workdir.path}")
-        .queryName(definition.name)
-    )
-    try:
-        if definition.trigger:
-            writer = writer.trigger(**definition.trigger)
-        attempt.query = writer.start()
-    except Exception as error:
-        attempt.close()
-        raise _refused_by_spark(definition, error) from error
-    return attempt
-
-
-def _refused_by_spark(definition: Definition, error: Exception) -> HoldfastError:
-    return Invalid(
-        f"Spark does not run this query: {first_line(error)}",
-        code="pipeline.refused-by-spark",
-        about=f"pipeline {definition.name!r}",
-        unchanged="every checkpoint and every sink",
-        next_step="change the query, its output mode or its trigger",
-    )
-
-
-def facts_of(checked: Checked, lineage: int, batch_id: int, summary: Mapping[str, Any]) -> EpochFacts:
-    """What Spark's logs say of a batch that it has planned."""
-    definition, workdir = checked.definition, checked.definition.workdir
-    planned = workdir.planned(batch_id)
-    before = workdir.planned(batch_id - 1) if batch_id > 0 else None
-    sources = checked.query.sources
-    is_ordered = planned.version == 1 or len(sources) <= ORDERED_SOURCES
-    if len(planned.ends) != len(sources) or not is_ordered:
-        raise Invalid(
-            f"Spark's log (version {planned.version}) names {len(planned.ends)} sources, the query has {len(sources)}: "
-            "they cannot be told apart.",
-            code="workdir.sources",
-            about=f"offsets/{batch_id}",
-            unchanged="every checkpoint and every sink",
-            next_step="begin the pipeline without spark.sql.streaming.queryEvolution.enableSourceEvolution",
-        )
-    epoch = batch_id + 1
-    starts = before.ends if before else (None,) * len(sources)
-    partitions = int(planned.settings.get("spark.sql.shuffle.partitions", 0))
-    has_state = (workdir.path / "state").is_dir()
-    spark = definition.frame.sparkSession
-    return EpochFacts(
-        epoch=epoch,
-        batch_id=batch_id,
-        lineage=lineage,
-        sources={
-            source.name: connector_checkpoint(end, connector=source.connector, epoch=epoch)
-            for source, end in zip(sources, planned.ends, strict=True)
-        },
-        tables={name: table.checkpoint(epoch) for name, table in definition.tables.items()},
-        ranges={
-            source.name: [_range(batch_id, start, end)]
-            for source, start, end in zip(sources, starts, planned.ends, strict=True)
-            if end is not None
-        },
-        positions={source.name: end for source, end in zip(sources, planned.ends, strict=True)},
-        watermark=planned.watermark_ms or None,
-        pipeline_hash=checked.pipeline_hash,
-        workdir=str(workdir.home),
-        state_partitions=partitions if has_state else 0,
-        vnode_count=min(max(partitions, 1), 0xFFFF),
-        runtime={
-            "pipeline": definition.name,
-            "spark": spark.version,
-            "query_id": workdir.logs().query_id,
-            "offset_log": planned.version,
-            "sources": [source.name for source in sources],
-            "output_mode": definition.output_mode,
-            "guarantees": {name: named.sink.guarantee for name, named in definition.sinks.items()},
-            "last_epoch": dict(summary),
-        },
-    )
-
-
-def _range(batch_id: int, start: str | None, end: str) -> InFlightRecord:
-    text = msgspec.json.encode({"start": start, "end": end})
-    return InFlightRecord(batch_id, base64.b64encode(text).decode())

@@ -1,21 +1,18 @@
-"""Running a pipeline to its end: the handle of a run, and the supervision that starts it again where that helps."""
+"""Running a pipeline to its end: the handle of a run, and the supervisor that starts it again where that helps."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
 import signal
-import threading
-from collections.abc import Iterator
-from types import FrameType
 
-from holdfast.base.stopping import StopRequest
-from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.pipeline.query_run import Attempt, first_line
+from holdfast.base.stopping import StopRequest, stop_on_signals
+from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable, one_line
+from holdfast.pipeline.definition import PipelineDefinition, PreparedPipeline
+from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.reports import Notice, tell
-from holdfast.pipeline.start import Checked, Definition, check, recover_and_start
+from holdfast.pipeline.start import preflight, start
 from holdfast.pipeline.workdir.workdir import Workdir
 
 log = logging.getLogger("holdfast.spark")
@@ -44,41 +41,41 @@ _PASSING = re.compile(r"ExecutorLostFailure|Lost executor|FetchFailed|SparkConte
 class Run:
     """A pipeline that has been started. `stop()` finishes the epoch; `await_termination()` waits and raises."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: PipelineDefinition) -> None:
         self._definition = definition
-        self._checked: Checked | None = None
-        self._attempt: Attempt | None = None
+        self._prepared: PreparedPipeline | None = None
+        self._query_run: QueryRun | None = None
         self._stop = StopRequest()
 
     def begin(self) -> None:
-        """Check, recover and start the query. Each call is an attempt of its own."""
-        self._attempt = None
-        if self._checked is None:
-            self._checked = check(self._definition)
+        """Preflight once, then recover and start the query. Each call is a run of its own."""
+        self._query_run = None
+        if self._prepared is None:
+            self._prepared = preflight(self._definition)
         try:
-            self._attempt = recover_and_start(self._checked)
+            self._query_run = start(self._prepared)
         except Exception as error:
             self._note_failure(error)
             raise
         if self._stop.is_made():
-            self._attempt.ask_to_stop()
+            self._query_run.ask_to_stop()
 
     @property
     def is_active(self) -> bool:
         """Whether the query is running."""
-        query = self._attempt.query if self._attempt else None
+        query = self._query_run.query if self._query_run else None
         return bool(query and query.isActive)
 
     @property
     def epochs(self) -> int:
         """How many epochs were finished since the last start."""
-        return self._attempt.epochs if self._attempt else 0
+        return self._query_run.epochs if self._query_run else 0
 
     def ask_to_stop(self) -> None:
         """Finish the epoch that is under way, then end. Returns at once; safe in a signal handler."""
         self._stop.make()
-        if self._attempt:
-            self._attempt.ask_to_stop()
+        if self._query_run:
+            self._query_run.ask_to_stop()
 
     def stop(self, timeout: float | None = None) -> bool:
         """Finish the epoch that is under way and end; True once it has. Raises what ended the query otherwise."""
@@ -87,12 +84,12 @@ class Run:
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of the query; False if `timeout` seconds pass first. Raises what ended it, if not a stop."""
-        if self._attempt is None:
+        if self._query_run is None:
             return True
-        if not self._attempt.await_end(timeout):
+        if not self._query_run.await_end(timeout):
             return False
         try:
-            self._attempt.raise_failure()
+            self._query_run.raise_failure()
         except Exception as error:
             self._note_failure(error)
             raise
@@ -102,21 +99,24 @@ class Run:
         """Let the next start know if the workdir may be to blame. `Fenced` if it is another driver's by now."""
         self._raise_if_fenced(error)
         if self.may_blame_workdir(error):
-            self._definition.workdir.suspect(first_line(error))
+            self._definition.workdir.mark_suspect(one_line(error))
 
     def may_blame_workdir(self, error: Exception) -> bool:
-        """Whether the next start had better rebuild the workdir.
+        """Whether the next start should restore the workdir.
 
-        A rebuilt one has the last epoch run again, and the source may have let go of it: it was told that the epoch is
-        done. So without a word of Spark's about its directory, it is blamed only if that epoch has to be run anyway.
+        After a restore Spark runs the last epoch again, and the source may have dropped its data: Spark told it that
+        the epoch is done. So unless Spark complains about its directory, the workdir is blamed only if that epoch has
+        to be run anyway.
         """
         if is_workdir_trouble(error, self._definition.workdir):
             return True
-        return self.gave_up_early(error) and self._attempt is not None and self._attempt.replays
+        return self.gave_up_early(error) and self._query_run is not None and self._query_run.replays
 
     def gave_up_early(self, error: Exception) -> bool:
         """Whether Spark ended before its first batch: over its directory, or over a source that does not answer."""
-        return self._attempt is not None and not (self._attempt.has_come_to_a_batch or isinstance(error, HoldfastError))
+        return self._query_run is not None and not (
+            self._query_run.has_come_to_a_batch or isinstance(error, HoldfastError)
+        )
 
     def _raise_if_fenced(self, error: Exception) -> None:
         """Another driver at work shows in many ways. Starting again would only take the pipeline back from it."""
@@ -128,10 +128,10 @@ class Run:
             return  # the store cannot be asked now; what ended the query is still true
 
 
-class Supervision:
+class Supervisor:
     """Runs a pipeline, and again where a failure may pass by itself, a bounded number of times."""
 
-    def __init__(self, definition: Definition, *, restarts: int) -> None:
+    def __init__(self, definition: PipelineDefinition, *, restarts: int) -> None:
         self._definition = definition
         self._restarts = restarts
         self._run = self.handle = Run(definition)
@@ -140,7 +140,7 @@ class Supervision:
     def run(self) -> None:
         """Until the query ends or is asked to stop. Raises what could not be helped by starting again."""
         failures = 0
-        with self._stopping_on_signals():
+        with stop_on_signals(self._ask_to_stop):
             while True:
                 try:
                     self._run.begin()
@@ -158,33 +158,19 @@ class Supervision:
 
     def _pause(self, failures: int, error: Exception) -> None:
         seconds = PAUSES[min(failures, len(PAUSES)) - 1]
-        reason = error.message if isinstance(error, HoldfastError) else first_line(error)
+        reason = error.message if isinstance(error, HoldfastError) else one_line(error)
         text = f"starting again in {seconds:g} s ({failures} of {self._restarts}): {reason}"
         log.warning("%s: %s", self._definition.name, text, extra={"is_told": True})
         tell(Notice(self._definition.name, text, "warning"))
         self._stopped.wait(seconds)
 
-    @contextlib.contextmanager
-    def _stopping_on_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask the run to stop. Only the main thread of a program gets signals."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, _: FrameType | None) -> None:
-            if self._stopped.is_made() and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self._stopped.make()
-            self._run.ask_to_stop()
-            name = signal.Signals(number).name
-            tell(Notice(self._definition.name, f"{name}: finishing the epoch; Ctrl-C again ends at once"))
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask_to_stop(self, number: signal.Signals) -> None:
+        """Ctrl-C and SIGTERM ask the run to stop; a second Ctrl-C ends it at once."""
+        if self._stopped.is_made() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._stopped.make()
+        self._run.ask_to_stop()
+        tell(Notice(self._definition.name, f"{number.name}: finishing the epoch; Ctrl-C again ends at once"))
 
 
 def restarts_by_default() -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.base.addresses import without_secrets
+from holdfast.base.jvm import is_one_process
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
@@ -311,8 +312,7 @@ class IndexSink:
     def _check_staging_is_shared(self) -> None:
         from pyspark.sql import SparkSession
 
-        master = SparkSession.active().sparkContext.master or ""
-        if not self._has_shared_staging and not re.fullmatch(r"local(\[.*\])?", master):
+        if not self._has_shared_staging and not is_one_process(SparkSession.active()):
             raise _invalid(
                 "On a cluster the rows wait where the driver and all executors see them; there is no such place by "
                 "default.",

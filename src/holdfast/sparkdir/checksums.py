@@ -1,4 +1,4 @@
-"""Hadoop's hidden checksum files, `.name.crc` beside `name`: the only word on files that no checkpoint holds yet.
+"""Hadoop's hidden checksum files, `.name.crc` beside `name`: the only check of files that no checkpoint holds yet.
 
 Spark writes them on a local disk and does not look at them when it reads its logs.
 
@@ -7,41 +7,34 @@ Spark writes them on a local disk and does not look at them when it reads its lo
 
 from __future__ import annotations
 
-import os
+import posixpath
 import struct
 import zlib
-from pathlib import Path
+from collections.abc import Iterable
 
 _HEADER = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
 
 
-def checksum_file(path: Path) -> Path:
+def checksum_path(path: str) -> str:
     """Where the checksums of a file are, if there are any."""
-    return path.with_name(f".{path.name}.crc")
+    folder, name = posixpath.split(path)
+    return posixpath.join(folder, f".{name}.crc")
 
 
-def differs_from_checksum(path: Path) -> bool:
-    """Whether a file is not what its checksum file says. False if it has none."""
-    try:
-        sums = checksum_file(path).read_bytes()
-        data = path.read_bytes()
-    except OSError:
+def matches_checksum(data: bytes, checksum_file: bytes) -> bool:
+    """Whether a file's bytes are those that its checksum file was written for."""
+    if len(checksum_file) < _HEADER.size:
         return False
-    if len(sums) < _HEADER.size:
-        return True
-    magic, step = _HEADER.unpack_from(sums)
+    magic, step = _HEADER.unpack_from(checksum_file)
     if magic != _MAGIC or not 0 < step <= 1 << 24:
-        return True
+        return False
     pieces = [data[start : start + step] for start in range(0, len(data), step)]
-    return sums[_HEADER.size :] != b"".join(struct.pack(">I", zlib.crc32(piece)) for piece in pieces)
+    return checksum_file[_HEADER.size :] == b"".join(struct.pack(">I", zlib.crc32(piece)) for piece in pieces)
 
 
-def orphaned_checksums(folder: Path) -> set[str]:
-    """The names of files that are gone while their checksums are still there."""
-    try:
-        names = set(os.listdir(folder))
-    except OSError:
-        return set()
-    vouched = {name[1:-4] for name in names if name.startswith(".") and name.endswith(".crc")}
-    return {name for name in vouched - names if not name.startswith(".")}
+def orphaned_checksums(names: Iterable[str]) -> set[str]:
+    """Of the names in one folder: the files that are gone while their checksum files are still there."""
+    there = set(names)
+    checked = {name[1:-4] for name in there if name.startswith(".") and name.endswith(".crc")}
+    return {name for name in checked - there if not name.startswith(".")}

@@ -27,12 +27,12 @@ _SHARED = ("SSTs", "logs")
 ReadArchive = Callable[[str], bytes]
 
 
-def is_captured(path: str) -> bool:
-    """Whether a file is Spark's and final: nothing hidden, and no checksum or temporary file of Hadoop's."""
+def is_visible(path: str) -> bool:
+    """Whether Spark can see a file: nothing hidden, so no checksum or temporary file of Hadoop's."""
     return not any(part.startswith(".") for part in path.split("/"))
 
 
-def is_final(path: str) -> bool:
+def is_immutable(path: str) -> bool:
     """Whether a needed file has its content for ever: a version of state, or an entry of a log."""
     folder, name = posixpath.split(path)
     if path.startswith("state/"):
@@ -40,7 +40,7 @@ def is_final(path: str) -> bool:
     return folder in ("offsets", "commits")
 
 
-def is_ahead(path: str, batch_id: int) -> bool:
+def is_newer_than(path: str, batch_id: int) -> bool:
     """Whether Spark may read a file when it goes on after `batch_id`, beyond what a checkpoint of that batch holds."""
     folder, name = posixpath.split(path)
     if folder in ("offsets", "commits"):
@@ -49,9 +49,9 @@ def is_ahead(path: str, batch_id: int) -> bool:
     return path.startswith("sources/") or (path.startswith("state/") and (not version or int(version[1]) > batch_id))
 
 
-def needed_files(paths: Iterable[str], batch_id: int, read_archive: ReadArchive) -> set[str]:
+def files_for_batch(paths: Iterable[str], batch_id: int, read_archive: ReadArchive) -> set[str]:
     """Those of `paths` (relative, with slashes) without which batch `batch_id` could not be run as it was planned."""
-    found = [path for path in paths if is_captured(path)]
+    found = [path for path in paths if is_visible(path)]
     needed: set[str] = set()
     stores: dict[str, list[str]] = defaultdict(list)
     sources: dict[str, list[str]] = defaultdict(list)
@@ -74,9 +74,9 @@ def needed_files(paths: Iterable[str], batch_id: int, read_archive: ReadArchive)
         elif path == "metadata" or (top == "state" and rest):
             needed.add(path)
     for logs in sources.values():
-        needed.update(_needed_source_logs(logs))
+        needed.update(_source_logs(logs))
     for folder, files in stores.items():
-        chosen = needed_state(files, batch_id)
+        chosen = state_files(files, batch_id)
         needed.update(chosen)
         needed.update(_referred(chosen, shared.get(folder, ()), read_archive))
     return needed
@@ -92,7 +92,7 @@ def newest_versions(paths: Iterable[str]) -> dict[str, int]:
     return newest
 
 
-def needed_state(paths: Collection[str], version: int) -> set[str]:
+def state_files(paths: Collection[str], version: int) -> set[str]:
     """The files of one state store that loading `version` may read.
 
     Where file names carry an id of the attempt that wrote them, a snapshot may be of an attempt that did not count:
@@ -114,7 +114,7 @@ def needed_state(paths: Collection[str], version: int) -> set[str]:
     return {path for m, path in parsed if base <= int(m[1]) <= version}
 
 
-def _needed_source_logs(paths: Collection[str]) -> set[str]:
+def _source_logs(paths: Collection[str]) -> set[str]:
     """A source's log from its newest compaction on; files of any other name as they are."""
     numbered = [(match, path) for path in paths if (match := _SOURCE_LOG.fullmatch(posixpath.basename(path)))]
     newest = max((int(m[1]) for m, _ in numbered if m[2]), default=-1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.pipeline.workdir.addresses import ROOT_MARK, from_captured, read_captured, readdress
-from holdfast.pipeline.workdir.fence import enter
+from holdfast.pipeline.workdir.fence import fence_workdir
 from holdfast.pipeline.workdir.workdir import Workdir
 
 NAMES_OTHERS = "state/0/_metadata/v2/0"
@@ -64,16 +64,16 @@ def test_a_neighbour_whose_name_begins_alike_is_another(tmp_path: Path) -> None:
 def test_what_an_earlier_generation_wrote_is_told_the_new_address(tmp_path: Path) -> None:
     plain = Workdir(tmp_path / "work (1)")
     plain.home.mkdir()
-    before = enter(plain, 1, lambda: None)
+    before = fence_workdir(plain, 1, lambda: None)
     write(before, NAMES_OTHERS, schema_of(before))
     write(before, "state/0/0/1.delta", schema_of(before))
     write(before, "state/0/_metadata/v2/.0.crc", b"of the old bytes")
     captured = read_captured(plain, NAMES_OTHERS)
     assert captured == b'{"path":"' + ROOT_MARK + b'/state/0/schema"}'
-    after = enter(plain, 2, lambda: None)
+    after = fence_workdir(plain, 2, lambda: None)
     readdress(after)
     assert (after.path / NAMES_OTHERS).read_bytes() == schema_of(after)
     assert (after.path / "state/0/0/1.delta").read_bytes() == schema_of(before)
     assert not (after.path / "state/0/_metadata/v2/.0.crc").exists()
     assert read_captured(after, NAMES_OTHERS) == captured
-    assert sorted(path for path, _ in after.files()) == ["state/0/0/1.delta", NAMES_OTHERS]
+    assert sorted(path for path, _ in after.spark_checkpoint.files()) == ["state/0/0/1.delta", NAMES_OTHERS]

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Conflict, Fenced, Unavailable
-from holdfast.pipeline.workdir.fence import enter
-from holdfast.pipeline.workdir.workdir import Belonging, Workdir
+from holdfast.pipeline.workdir.fence import fence_workdir
+from holdfast.pipeline.workdir.owner import WorkdirOwner
+from holdfast.pipeline.workdir.workdir import Workdir
 
-OWNER = Belonging("orders", "memory://")
+OWNER = WorkdirOwner("orders", "memory://")
 
 
 class Claims:
@@ -48,7 +49,7 @@ def beside(workdir: Workdir) -> list[str]:
 
 def entered(workdir: Workdir, claims: Claims) -> Workdir:
     generation = claims.claim()
-    return enter(workdir, generation, claims.check_of(generation))
+    return fence_workdir(workdir, generation, claims.check_of(generation))
 
 
 def test_by_its_entrance_it_is_the_same_directory(workdir: Workdir, claims: Claims) -> None:
@@ -59,7 +60,7 @@ def test_by_its_entrance_it_is_the_same_directory(workdir: Workdir, claims: Clai
     (inside.path / "offsets/0").write_text("x")
     assert (workdir.home / "offsets/0").read_text() == "x"
     assert inside.home == workdir.home
-    assert inside.belonging() == OWNER
+    assert inside.owner() == OWNER
     assert beside(workdir) == [inside.path.name]
 
 
@@ -82,7 +83,7 @@ def test_a_driver_frozen_before_it_enters_finds_out(workdir: Workdir, claims: Cl
     frozen = claims.claim()
     after = entered(workdir, claims)
     with pytest.raises(Fenced):
-        enter(workdir, frozen, claims.check_of(frozen))
+        fence_workdir(workdir, frozen, claims.check_of(frozen))
     assert beside(workdir) == [after.path.name]
 
 
@@ -95,19 +96,19 @@ def test_a_driver_frozen_while_it_enters_leaves_nothing_open(workdir: Workdir, c
         claims.check_of(frozen)()
 
     with pytest.raises(Fenced):
-        enter(workdir, frozen, taken_over_now)
+        fence_workdir(workdir, frozen, taken_over_now)
     assert [name.startswith(".work.spark-2-") for name in beside(workdir)] == [True]
 
 
 def test_entrances_of_a_past_that_the_store_forgot_are_closed(workdir: Workdir) -> None:
-    before = enter(workdir, 7, lambda: None)
-    after = enter(workdir, 2, lambda: None)
+    before = fence_workdir(workdir, 7, lambda: None)
+    after = fence_workdir(workdir, 2, lambda: None)
     assert not os.path.lexists(before.path)
     assert os.path.lexists(after.path)
 
 
 def test_a_directory_that_moves_with_its_parent_is_still_reached(tmp_path: Path) -> None:
-    inside = enter(Workdir(tmp_path / "a" / "work"), 1, lambda: None)
+    inside = fence_workdir(Workdir(tmp_path / "a" / "work"), 1, lambda: None)
     inside.make(OWNER)
     os.rename(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b" / inside.path.name).samefile(tmp_path / "b" / "work")
@@ -116,7 +117,7 @@ def test_a_directory_that_moves_with_its_parent_is_still_reached(tmp_path: Path)
 def test_where_no_link_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable) as refused:
-        enter(Workdir(tmp_path / "file" / "work"), 1, lambda: None)
+        fence_workdir(Workdir(tmp_path / "file" / "work"), 1, lambda: None)
     assert refused.value.code == "workdir.disk"
     assert "unchanged" in str(refused.value).lower()
 

@@ -18,19 +18,20 @@ from holdfast.checkpoints import CheckpointBatcher, read_batch
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.pipeline.workdir.addresses import ROOT_MARK
+from holdfast.pipeline.workdir.owner import OWNER_FILE
 from holdfast.pipeline.workdir.pack import pack_on_driver
-from holdfast.pipeline.workdir.restore import compare, rebuild
+from holdfast.pipeline.workdir.restore import compare, restore
 from holdfast.pipeline.workdir.snapshot import (
+    COMPACTED_AT_LEAST,
+    COMPACTED_SHARE,
     MOSTLY_DEAD,
-    REPACKED_AT_LEAST,
-    REPACKED_SHARE,
-    Capture,
-    Captured,
-    Holding,
-    choose_repacked,
+    FileLocation,
+    Snapshot,
+    WorkdirSnapshotter,
+    choose_compaction,
 )
-from holdfast.pipeline.workdir.workdir import MARKER, Workdir
-from holdfast.sparkdir.state_files import needed_files
+from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.sparkdir.state_files import files_for_batch
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
 from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive
@@ -44,23 +45,23 @@ class Driver:
         self.store = place.open(max_retained=max_retained)
         self.made = HandMade(root)
         self.made.begin()
-        self.capture = Capture(self.made.workdir, self.store)
+        self.snapshotter = WorkdirSnapshotter(self.made.workdir, self.store)
         self.newest: CheckpointManifest | None = None
 
-    def epoch(self, batch_id: int, *states: HdfsState | RocksState) -> Captured:
-        """What is there when a batch begins, the capture, the checkpoint, and then what the batch writes."""
+    def epoch(self, batch_id: int, *states: HdfsState | RocksState) -> Snapshot:
+        """What is there when a batch begins, the snapshotter, the checkpoint, and then what the batch writes."""
         self.made.plan(batch_id)
         for state in states:
             state.plan(batch_id)
-        captured = self.capture.take(batch_id, batch_id + 1)
+        captured = self.snapshotter.snapshot(batch_id, batch_id + 1)
         self.save(batch_id, captured)
-        self.capture.settle(captured)
+        self.snapshotter.confirm(captured)
         for state in states:
             state.run(batch_id)
         self.made.commit(batch_id)
         return captured
 
-    def save(self, batch_id: int, captured: Captured) -> CheckpointManifest:
+    def save(self, batch_id: int, captured: Snapshot) -> CheckpointManifest:
         is_child = bool(captured.inherited)
         found = manifest(
             batch_id + 1,
@@ -86,7 +87,7 @@ class Driver:
     def needed(self, batch_id: int) -> dict[str, bytes]:
         """What running a batch needs of the workdir as it is."""
         files = self.made.files()
-        return {path: files[path] for path in needed_files(files, batch_id, files.__getitem__)}
+        return {path: files[path] for path in files_for_batch(files, batch_id, files.__getitem__)}
 
 
 @pytest.fixture
@@ -96,8 +97,8 @@ def driver(place: StoreUnderTest, tmp_path: Path) -> Driver:
 
 def rebuilt(place: StoreUnderTest, found: CheckpointManifest, root: Path) -> dict[str, bytes]:
     made = HandMade(root)
-    rebuild(made.workdir, place.objects, found, OWNER)
-    assert made.workdir.belonging() == OWNER
+    restore(made.workdir, place.objects, found, OWNER)
+    assert made.workdir.owner() == OWNER
     return made.files()
 
 
@@ -129,8 +130,8 @@ def test_only_new_files_travel(driver: Driver) -> None:
 def test_an_epoch_that_is_not_settled_is_captured_again(driver: Driver) -> None:
     driver.epoch(0)
     driver.made.plan(1)
-    lost = driver.capture.take(1, 2)
-    again = driver.capture.take(1, 2)
+    lost = driver.snapshotter.snapshot(1, 2)
+    again = driver.snapshotter.snapshot(1, 2)
     assert [batch.key for batch in lost.batches] == ["checkpoints/batch-000002.lz4"]
     assert [batch.key for batch in again.batches] == ["checkpoints/batch-000002-part-0002.lz4"]
     assert lost.inherited == again.inherited
@@ -179,8 +180,8 @@ def test_going_on_after_a_restart(driver: Driver) -> None:
     found = driver.load(3)
     comparison = compare(driver.made.workdir, driver.place.objects, found)
     assert comparison.difference is None
-    driver.capture = Capture(driver.made.workdir, driver.store)
-    driver.capture.begin(comparison.same, comparison.contents.order)
+    driver.snapshotter = WorkdirSnapshotter(driver.made.workdir, driver.store)
+    driver.snapshotter.begin(comparison.same, found.needed_batches)
     captured = driver.epoch(4, state)
     assert driver.stored()[captured.batches[0].key] == [
         "commits/3",
@@ -198,9 +199,9 @@ def test_going_on_after_a_rebuild(driver: Driver) -> None:
         driver.epoch(batch, state)
     found = driver.load(3)
     driver.made.lose()
-    contents = rebuild(driver.made.workdir, driver.place.objects, found, OWNER)
-    driver.capture = Capture(driver.made.workdir, driver.store)
-    driver.capture.begin(contents.holders, contents.order)
+    holders = restore(driver.made.workdir, driver.place.objects, found, OWNER)
+    driver.snapshotter = WorkdirSnapshotter(driver.made.workdir, driver.store)
+    driver.snapshotter.begin(holders, found.needed_batches)
     state.run(3)  # Spark runs the batch once more
     driver.made.commit(3)
     captured = driver.epoch(4, state)
@@ -224,7 +225,7 @@ def test_every_epoch_can_be_rebuilt(driver: Driver, kind: str, tmp_path: Path) -
             driver.made.write(f"sources/0/{batch}.compact", f"files up to {batch}")
         driver.epoch(batch, *states)
         files = driver.made.files()
-        expected = {path: files[path] for path in needed_files(files, batch, files.__getitem__)}
+        expected = {path: files[path] for path in files_for_batch(files, batch, files.__getitem__)}
         expected.pop(f"commits/{batch}", None)
         found = driver.load(batch)
         assert compare(driver.made.workdir, driver.place.objects, found).difference is None
@@ -234,7 +235,7 @@ def test_every_epoch_can_be_rebuilt(driver: Driver, kind: str, tmp_path: Path) -
     kept = again.files()
     again.lose()
     assert rebuilt(driver.place, driver.load(8), tmp_path / "work") == {
-        path: kept[path] for path in needed_files(kept, 8, kept.__getitem__)
+        path: kept[path] for path in files_for_batch(kept, 8, kept.__getitem__)
     }
 
 
@@ -244,11 +245,10 @@ def test_a_rebuilt_workdir_is_what_was_captured(driver: Driver, tmp_path: Path) 
         driver.epoch(batch, state)
     found = driver.load(5)
     again = Workdir(tmp_path / "again")
-    contents = rebuild(again, driver.place.objects, found, OWNER)
+    holders = restore(again, driver.place.objects, found, OWNER)
     comparison = compare(again, driver.place.objects, found)
     assert comparison.difference is None
-    assert comparison.same == comparison.contents.holders == contents.holders
-    assert contents.order == found.needed_batches
+    assert comparison.same == holders
 
 
 def test_at_another_place_addresses_are_its_own(driver: Driver, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_difference(driver: Driver, path: str, said: str) -> None:
     comparison = compare(driver.made.workdir, driver.place.objects, driver.load(3))
     assert comparison.difference == said
     assert path not in comparison.same
-    assert comparison.same.keys() | {path} == comparison.contents.holders.keys()
+    assert comparison.same.keys() | {path} == driver.needed(3).keys()
 
 
 def test_what_is_missing_is_a_difference(driver: Driver) -> None:
@@ -308,18 +308,18 @@ def test_what_is_not_needed_may_differ(driver: Driver) -> None:
 # Letting old objects go
 
 
-def held(size: int, key: str, entries: int) -> Holding:
-    return Holding(BatchObject(key, 1, "", entries), size, (size, 0))
+def held(size: int, key: str, entries: int) -> FileLocation:
+    return FileLocation(BatchObject(key, 1, "", entries), size, (size, 0))
 
 
 KIB = 1 << 10
-REPACKED: list[tuple[str, dict[str, Holding], int, set[str]]] = [
+REPACKED: list[tuple[str, dict[str, FileLocation], int, set[str]]] = [
     ("nothing", {}, 0, set()),
     ("all alive", {"a": held(1, "k", 1)}, 0, set()),
     ("half alive", {"a": held(1, "k", 2)}, 0, {"a"}),
     ("more than half alive", {"a": held(1, "k", 3), "b": held(1, "k", 3)}, 0, set()),
-    ("up to the least", {"a": held(REPACKED_AT_LEAST, "k", 9)}, 0, {"a"}),
-    ("more than the least", {"a": held(REPACKED_AT_LEAST + 1, "k", 9)}, 0, set()),
+    ("up to the least", {"a": held(COMPACTED_AT_LEAST, "k", 9)}, 0, {"a"}),
+    ("more than the least", {"a": held(COMPACTED_AT_LEAST + 1, "k", 9)}, 0, set()),
     ("a share of what is new", {"a": held(KIB * KIB, "k", 9)}, 20 * KIB * KIB, {"a"}),
     ("more than the share", {"a": held(KIB * KIB + 1, "k", 9)}, 20 * KIB * KIB, set()),
     ("an object goes whole or not", {"a": held(60 * KIB, "k", 9), "b": held(60 * KIB, "k", 9)}, 0, set()),
@@ -336,8 +336,8 @@ REPACKED: list[tuple[str, dict[str, Holding], int, set[str]]] = [
 @pytest.mark.parametrize(
     ("holdings", "new_bytes", "expected"), [case[1:] for case in REPACKED], ids=[case[0] for case in REPACKED]
 )
-def test_repacked(holdings: dict[str, Holding], new_bytes: int, expected: set[str]) -> None:
-    assert choose_repacked(holdings, new_bytes) == expected
+def test_repacked(holdings: dict[str, FileLocation], new_bytes: int, expected: set[str]) -> None:
+    assert choose_compaction(holdings, new_bytes) == expected
 
 
 @given(
@@ -352,8 +352,8 @@ def test_repacking_keeps_to_its_budget(files: list[tuple[int, int, int]], new_by
     holdings = {
         f"f{place}": held(size, f"k{key}", len(groups[key]) + extra[key]) for place, (size, key, _) in enumerate(files)
     }
-    chosen = choose_repacked(holdings, new_bytes)
-    assert sum(holdings[path].size for path in chosen) <= max(REPACKED_AT_LEAST, new_bytes * REPACKED_SHARE)
+    chosen = choose_compaction(holdings, new_bytes)
+    assert sum(holdings[path].size for path in chosen) <= max(COMPACTED_AT_LEAST, new_bytes * COMPACTED_SHARE)
     for key in {holdings[path].batch.key for path in chosen}:
         alive = {path for path, holding in holdings.items() if holding.batch.key == key}
         assert alive <= chosen
@@ -433,10 +433,10 @@ def test_a_file_that_is_cleaned_up_meanwhile(driver: Driver) -> None:
         driver.made.remove("state/0/0/1.delta")
 
     packing = Packings(clean_up)
-    captured = Capture(driver.made.workdir, driver.store, packing).take(3, 4)
+    captured = WorkdirSnapshotter(driver.made.workdir, driver.store, packing).snapshot(3, 4)
     assert packing.calls == 2
-    assert captured.holdings.keys() == driver.needed(3).keys()
-    assert "state/0/0/3.snapshot" in captured.holdings
+    assert captured.locations.keys() == driver.needed(3).keys()
+    assert "state/0/0/3.snapshot" in captured.locations
 
 
 def test_a_file_that_is_really_gone(driver: Driver) -> None:
@@ -448,7 +448,7 @@ def test_a_file_that_is_really_gone(driver: Driver) -> None:
 
     packing = Packings(*[lose] * 9)
     with pytest.raises(Corrupt) as refused:
-        Capture(driver.made.workdir, driver.store, packing).take(3, 4)
+        WorkdirSnapshotter(driver.made.workdir, driver.store, packing).snapshot(3, 4)
     assert refused.value.code == "workdir.incomplete"
     assert str(path) in refused.value.message
     assert 1 < packing.calls < 9
@@ -458,7 +458,7 @@ def test_a_shared_file_that_is_missing(driver: Driver) -> None:
     driver.made.plan(1)
     driver.made.write("state/0/0/1.zip", archive("1-a.sst"))
     with pytest.raises(Corrupt) as refused:
-        driver.capture.take(1, 2)
+        driver.snapshotter.snapshot(1, 2)
     assert refused.value.code == "workdir.incomplete"
     assert "1-a.sst" in refused.value.message
     assert str(driver.made.root) in refused.value.message
@@ -470,7 +470,7 @@ def test_a_damaged_archive(driver: Driver) -> None:
     driver.made.plan(1)
     driver.made.write("state/0/0/1.zip", archive("1-a.sst")[:-30])
     with pytest.raises(Corrupt) as refused:
-        driver.capture.take(1, 2)
+        driver.snapshotter.snapshot(1, 2)
     assert refused.value.code == "workdir.incomplete"
 
 
@@ -480,12 +480,12 @@ def test_an_archive_is_read_once(driver: Driver) -> None:
         driver.epoch(batch, state)
     driver.made.plan(3)
     path = driver.made.root / "state/0/0/3.zip"
-    driver.capture.take(3, 4)
+    driver.snapshotter.snapshot(3, 4)
     when = path.stat().st_mtime_ns
     whole = path.read_bytes()
     path.write_bytes(b"\x00" * len(whole))
     os.utime(path, ns=(when, when))
-    driver.capture.take(3, 4)  # as it looks, it is the same
+    driver.snapshotter.snapshot(3, 4)  # as it looks, it is the same
 
 
 # Checkpoints that cannot be rebuilt from
@@ -521,7 +521,7 @@ def test_hostile_names_are_refused(memory: MemoryPlace, tmp_path: Path, name: st
     made.begin()
     before = made.files()
     with pytest.raises(Corrupt) as refused:
-        rebuild(made.workdir, memory.objects, found, OWNER)
+        restore(made.workdir, memory.objects, found, OWNER)
     assert "checkpoints/batch-000001.lz4" in str(refused.value)
     assert made.files() == before
     assert os.listdir(tmp_path) == ["deep"]
@@ -555,14 +555,14 @@ def test_names_that_exclude_each_other_are_refused(
 ) -> None:
     found = planted(memory, *batches)
     with pytest.raises(Corrupt):
-        rebuild(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
+        restore(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
     assert os.listdir(tmp_path) == []
 
 
 def test_hidden_entries_do_not_get_in(memory: MemoryPlace, tmp_path: Path) -> None:
-    found = planted(memory, WHOLE | {MARKER: b'{"pipeline":"theirs","store":"x"}', "state/.x/y": b"", ".a": b""})
-    rebuild(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
-    assert Workdir(tmp_path / "work").belonging() == OWNER
+    found = planted(memory, WHOLE | {OWNER_FILE: b'{"pipeline":"theirs","store":"x"}', "state/.x/y": b"", ".a": b""})
+    restore(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
+    assert Workdir(tmp_path / "work").owner() == OWNER
     assert not (tmp_path / "work/.a").exists()
     assert not (tmp_path / "work/state/.x/y").exists()
 
@@ -571,7 +571,7 @@ def test_hidden_entries_do_not_get_in(memory: MemoryPlace, tmp_path: Path) -> No
 def test_without_what_spark_cannot_do_without(memory: MemoryPlace, tmp_path: Path, missing: str) -> None:
     found = planted(memory, {path: data for path, data in WHOLE.items() if path != missing})
     with pytest.raises(Corrupt) as refused:
-        rebuild(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
+        restore(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
     assert refused.value.code == "checkpoint.incomplete"
     assert missing in refused.value.message
     assert os.listdir(tmp_path) == []
@@ -591,7 +591,7 @@ def test_damaged_batches(place: StoreUnderTest, tmp_path: Path, damage: str) -> 
     made = HandMade(tmp_path / "work")
     made.begin()
     for act in (
-        lambda: rebuild(made.workdir, place.objects, found, OWNER),
+        lambda: restore(made.workdir, place.objects, found, OWNER),
         lambda: compare(made.workdir, place.objects, found),
     ):
         with pytest.raises(HoldfastError) as refused:
@@ -643,7 +643,7 @@ def test_an_interrupted_rebuild_leaves_the_old_none_or_the_new(
         monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # a process that has ended cleans nothing up
         for seen in interrupted_at(number):
             try:
-                rebuild(made.workdir, memory.objects, found, OWNER)
+                restore(made.workdir, memory.objects, found, OWNER)
                 outcomes.append("done")
             except Killed:
                 left = made.files() if made.root.exists() else None
@@ -651,7 +651,7 @@ def test_an_interrupted_rebuild_leaves_the_old_none_or_the_new(
         monkeypatch.undo()
         made.workdir.sweep()
         assert os.listdir(place) in ([], ["work"])
-        rebuild(made.workdir, memory.objects, found, OWNER)
+        restore(made.workdir, memory.objects, found, OWNER)
         assert made.files() == WHOLE
         made.workdir.discard()
         assert os.listdir(place) == []
@@ -673,7 +673,7 @@ def test_a_disk_that_runs_full_publishes_nothing(memory: MemoryPlace, tmp_path: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
     try:
         with pytest.raises((OSError, HoldfastError)):
-            rebuild(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
+            restore(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert os.listdir(tmp_path) == []

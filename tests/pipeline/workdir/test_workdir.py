@@ -1,4 +1,4 @@
-"""Spark's directory: whose it is, where its logs stand, what lies in it, and how it goes."""
+"""Spark's directory as ours: its address, whose it is, and how it goes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.steps import observe
-from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.pipeline.workdir.workdir import MARKER, Belonging, Logs, Workdir
-from workdir_files import OWNER, QUERY_ID, HandMade, commit_log, offset_log
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.pipeline.workdir.owner import OWNER_FILE, WorkdirOwner
+from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.sparkdir.checkpoint import Logs
+from workdir_files import OWNER, HandMade
 
 
 @pytest.fixture
@@ -53,8 +55,7 @@ def test_addresses_that_are_no_disk(address: str) -> None:
 
 def test_nothing_is_made_by_looking(made: HandMade) -> None:
     workdir = made.workdir
-    assert (workdir.is_empty(), workdir.belonging(), workdir.logs(), list(workdir.files())) == (True, None, Logs(), [])
-    assert workdir.has_committed(0) is False
+    assert (workdir.is_empty(), workdir.owner(), workdir.spark_checkpoint.logs()) == (True, None, Logs())
     workdir.sweep()
     workdir.discard()
     assert os.listdir(made.root.parent) == []
@@ -65,17 +66,17 @@ def test_nothing_is_made_by_looking(made: HandMade) -> None:
 
 def test_marked(made: HandMade) -> None:
     made.workdir.make(OWNER)
-    assert made.workdir.belonging() == OWNER
+    assert made.workdir.owner() == OWNER
     assert made.workdir.is_empty()
-    made.workdir.make(Belonging("other", "memory://x"))
-    assert made.workdir.belonging() == Belonging("other", "memory://x")
+    made.workdir.make(WorkdirOwner("other", "memory://x"))
+    assert made.workdir.owner() == WorkdirOwner("other", "memory://x")
 
 
 @pytest.mark.parametrize("mark", [b"", b"{", b"[]", b'{"pipeline":5,"store":"x"}', b"\xff\xfe", b'{"pipeline":"x"}'])
 def test_a_mark_that_cannot_be_read_is_nobodys(made: HandMade, mark: bytes) -> None:
     made.workdir.make(OWNER)
-    (made.root / MARKER).write_bytes(mark)
-    assert made.workdir.belonging() is None
+    (made.root / OWNER_FILE).write_bytes(mark)
+    assert made.workdir.owner() is None
 
 
 def test_anything_else_in_it_counts(made: HandMade) -> None:
@@ -89,116 +90,6 @@ def test_a_file_in_its_place(made: HandMade) -> None:
     with pytest.raises(HoldfastError):
         made.workdir.is_empty()
     assert made.root.read_text() == "a file of somebody's"
-
-
-# What lies in it
-
-
-def test_files_are_those_that_spark_can_see(made: HandMade) -> None:
-    made.begin()
-    made.plan(0)
-    made.write("state/0/0/SSTs/1.sst", b"four")
-    (made.root / "state/0/.hidden").mkdir()
-    (made.root / "state/0/.hidden/file").touch()
-    (made.root / "empty").mkdir()
-    found = {path: stat.st_size for path, stat in made.workdir.files()}
-    assert found.keys() == {"metadata", "offsets/0", "state/0/0/SSTs/1.sst"}
-    assert found["state/0/0/SSTs/1.sst"] == 4
-
-
-def test_a_link_to_a_directory_is_not_followed(made: HandMade) -> None:
-    made.begin()
-    (made.root / "state").mkdir()
-    (made.root / "state/up").symlink_to(made.root)
-    assert len([path for path, _ in made.workdir.files() if "up/" in path]) == 0
-
-
-# Addresses in captured files
-
-
-# Where its logs stand
-
-
-def test_logs(made: HandMade) -> None:
-    made.begin()
-    assert made.workdir.logs() == Logs(QUERY_ID)
-    made.plan(0)
-    assert (made.workdir.logs().planned, made.workdir.logs().committed) == (0, -1)
-    made.commit(0)
-    made.plan(1)
-    assert made.workdir.logs() == Logs(QUERY_ID, (0, 1), (0,))
-    assert (made.workdir.has_committed(0), made.workdir.has_committed(1)) == (True, False)
-    assert made.workdir.planned(1).ends == ('{"logOffset":1}',)
-    assert made.workdir.committed(0).next_watermark_ms == 1
-
-
-def test_logs_are_in_the_order_of_numbers(made: HandMade) -> None:
-    made.begin()
-    for batch in (9, 10, 100):
-        made.plan(batch)
-        made.commit(batch)
-    assert made.workdir.logs() == Logs(QUERY_ID, (9, 10, 100), (9, 10, 100))
-
-
-def test_other_names_in_the_logs_are_passed_over(made: HandMade) -> None:
-    made.begin()
-    made.plan(3)
-    for name in ("4.tmp", "x", "-1", "²", "5.compact"):
-        (made.root / "offsets" / name).write_text("garbage")
-    assert made.workdir.logs() == Logs(QUERY_ID, (3,), ())
-
-
-@pytest.mark.parametrize("path", ["metadata", "offsets/1", "commits/0"])
-@pytest.mark.parametrize("body", [b"", b"\0\0\0", b"v1\n", b"\xff\xfe\xfd", b"v1\n{", b'v1\n{"conf":7}\n0'])
-def test_a_log_that_cannot_be_read_is_a_problem(made: HandMade, path: str, body: bytes) -> None:
-    made.begin()
-    made.plan(0)
-    made.commit(0)
-    made.plan(1)
-    (made.root / path).write_bytes(body)
-    logs = made.workdir.logs()
-    is_readable = path == "commits/0" and b"conf" in body  # what Spark would take, so do we
-    assert (logs.problem is None) == is_readable
-    assert is_readable or path in (logs.problem or "")
-    assert (logs.planned, logs.committed) == (1, 0)
-
-
-def test_only_the_newest_are_read(made: HandMade) -> None:
-    made.begin()
-    made.plan(0)
-    made.plan(1)
-    (made.root / "offsets/0").write_bytes(b"")
-    assert made.workdir.logs().problem is None
-
-
-def test_without_metadata(made: HandMade) -> None:
-    made.plan(0)
-    logs = made.workdir.logs()
-    assert logs.query_id is None
-    assert "metadata" in (logs.problem or "")
-
-
-def test_a_directory_where_a_log_belongs(made: HandMade) -> None:
-    made.begin()
-    (made.root / "offsets/0").mkdir(parents=True)
-    assert "offsets/0" in (made.workdir.logs().problem or "")
-
-
-@pytest.mark.parametrize(("path", "body"), [("offsets/0", "v9\n{}\n0"), ("commits/0", "v9\n{}")])
-def test_a_newer_spark_is_not_a_problem_to_rebuild_for(made: HandMade, path: str, body: str) -> None:
-    made.begin()
-    made.write("offsets/0", offset_log("0"))
-    made.write("commits/0", commit_log())
-    made.write(path, body)
-    with pytest.raises(Invalid, match="v9"):
-        made.workdir.logs()
-
-
-def test_a_batch_that_is_not_there(made: HandMade) -> None:
-    made.begin()
-    for look in (made.workdir.planned, made.workdir.committed):
-        with pytest.raises(Corrupt, match="/5"):
-            look(5)
 
 
 # How it goes

@@ -24,7 +24,7 @@ def from_captured(workdir: Workdir, path: str, data: bytes) -> bytes:
 
 def readdress(workdir: Workdir) -> None:
     """Let files that name others by an address the workdir had before name them by the one it has now."""
-    for path, _ in workdir.files():
+    for path, _ in workdir.spark_checkpoint.files():
         if not _names_others(path):
             continue
         there = workdir.path / path

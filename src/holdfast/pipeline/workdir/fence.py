@@ -1,8 +1,9 @@
-"""The way into a workdir: each generation's Spark has a symbolic link of its own to it, and the next takes it away.
+"""Fencing a workdir: each generation's Spark reaches it by a path of its own, which the next generation removes.
 
-A driver that was taken over does not know it until it looks at the lease, and Spark never looks. Its tasks and its
-clean-up go on writing, by path. Once the link in that path is gone, what they write lands nowhere that matters: Spark
-makes directories where the link was, and a later start sweeps them away.
+A driver that was taken over does not know it until it checks the lease, and Spark never checks: its tasks and its
+clean-up go on writing, by path. So the path that Spark is given is a symbolic link that belongs to one generation. Once
+the link is gone, what a stale Spark writes cannot reach the workdir: it makes directories where the link was, and a
+later start removes them.
 
 On a network file system another machine may go on seeing a removed link for as long as it caches names.
 """
@@ -25,21 +26,22 @@ from holdfast.pipeline.workdir.workdir import Workdir
 _NUMBERED = re.compile(r"\.spark-(\d+)-[0-9a-f]+\Z")
 
 
-def enter(workdir: Workdir, generation: int, still_ours: Callable[[], None]) -> Workdir:
-    """The same workdir, by a path that only this generation has; every other way in is closed.
+def fence_workdir(workdir: Workdir, generation: int, still_ours: Callable[[], None]) -> Workdir:
+    """The same workdir, reached by a path that only this generation has; the paths of all others are removed.
 
-    The link is made before the lease is looked at once more: a successor either is seen there, or finds the link.
+    The link is made before `still_ours` checks the lease: a successor is either seen there, or finds the link.
     """
     home = workdir.home
-    entrance = home.parent / f".{home.name}.spark-{generation}-{uuid.uuid4().hex[:8]}"
+    generation_path = home.parent / f".{home.name}.spark-{generation}-{uuid.uuid4().hex[:8]}"
     try:
         with step("workdir.enter"):
             home.parent.mkdir(parents=True, exist_ok=True)
-            close_entrances(workdir, generation, still_ours)
-            os.symlink(home.name, entrance)
+            close_older_paths(workdir, generation, still_ours)
+            os.symlink(home.name, generation_path)
     except OSError as error:
         raise Unavailable(
-            f"The workdir {home} cannot be entered: no link {entrance.name} beside it ({error.strerror or error}).",
+            f"The workdir {home} cannot be entered: no link {generation_path.name} beside it "
+            f"({error.strerror or error}).",
             code="workdir.disk",
             about=str(home),
             unchanged="the store and every sink",
@@ -49,27 +51,27 @@ def enter(workdir: Workdir, generation: int, still_ours: Callable[[], None]) -> 
         still_ours()
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(entrance)
+            os.unlink(generation_path)
         raise
-    return Workdir(home, entrance=entrance)
+    return Workdir(home, generation_path=generation_path)
 
 
-def close_entrances(workdir: Workdir, generation: int, still_ours: Callable[[], None]) -> None:
-    """Take every link away, and what Spark has put where one was.
+def close_older_paths(workdir: Workdir, generation: int, still_ours: Callable[[], None]) -> None:
+    """Remove the path of every other generation, and what a stale Spark has put where one was.
 
-    One of a generation that is not below ours is a successor's, or belongs to a past that the store does not know.
+    A path of this generation or a higher one is a successor's, unless the store has forgotten that it gave that
+    number away. So `still_ours` is asked first.
     """
     home = workdir.home
-    for entrance in home.parent.glob(glob.escape(f".{home.name}.spark-") + "*"):
-        numbered = _NUMBERED.search(entrance.name)
+    for path in home.parent.glob(glob.escape(f".{home.name}.spark-") + "*"):
+        numbered = _NUMBERED.search(path.name)
         if numbered is None or int(numbered[1]) >= generation:
             still_ours()
-        remove_entrance(entrance)
+        _remove(path)
 
 
-def remove_entrance(entrance: Path) -> None:
-    """Take one away, whatever it is by now."""
-    if entrance.is_symlink():
-        entrance.unlink(missing_ok=True)
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
     else:
-        shutil.rmtree(entrance, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)

@@ -5,12 +5,12 @@ Either way a file is one entry, named by its path, and it counts for nothing unt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.jvm import default_parallelism, is_one_process, run_on_executors
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
 from holdfast.checkpoints.manifest import BatchObject
@@ -54,7 +54,6 @@ def packing_for(spark: SparkSession, reopening: Reopening | None) -> Packing:
 
     They must see the workdir and reach the store as the driver does.
     """
-    context = spark.sparkContext
     if reopening is None or is_one_process(spark):
         return pack_on_driver
 
@@ -62,20 +61,15 @@ def packing_for(spark: SparkSession, reopening: Reopening | None) -> Packing:
         if sum(files.values()) < LARGE:
             return pack_on_driver(store, workdir, files, epoch)
         store.recheck_lease()
-        groups = split_evenly(files, max(1, context.defaultParallelism))
+        groups = split_evenly(files, default_parallelism(spark))
         job = _PackingJob(reopening, workdir, epoch)
-        packed = context.parallelize(list(enumerate(groups)), len(groups)).map(job).collect()
+        packed = run_on_executors(spark, job, list(enumerate(groups)))
         missing = [path for group in packed for path, batch in group if batch is None]
         if missing:
             raise FileNotFoundError(missing[0])
         return {path: batch for group in packed for path, batch in group if batch is not None}
 
     return pack
-
-
-def is_one_process(spark: SparkSession) -> bool:
-    """Whether driver and executors are the same process: a lost executor is then a lost driver."""
-    return re.fullmatch(r"local(\[.*\])?", spark.sparkContext.master or "") is not None
 
 
 def split_evenly(files: Mapping[str, int], count: int) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""From a checkpoint back to a workdir, and the question whether a workdir still is what was captured."""
+"""Restoring a workdir from a checkpoint, and comparing a workdir with a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,24 +18,15 @@ from holdfast.checkpoints.batch_format import Batch
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.pipeline.workdir.addresses import from_captured, read_captured
-from holdfast.pipeline.workdir.workdir import Belonging, Workdir, mark
-from holdfast.sparkdir.state_files import needed_files
+from holdfast.pipeline.workdir.owner import WorkdirOwner, write_owner
+from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.sparkdir.state_files import files_for_batch
 from holdfast.storage.objects.store import ObjectStore
 
 MAX_NAME = 255
 MAX_PATH = 2000
 AT_ONCE = 2
 """Batch objects in memory at a time."""
-
-PIECE = 1 << 20
-"""Bytes per write: for one large write the kernel wants runs of free pages, and stops to make them."""
-
-
-class Contents(msgspec.Struct, frozen=True):
-    """The files of a checkpoint: which batch object holds each, the newest where several do."""
-
-    holders: dict[str, BatchObject]
-    order: list[BatchObject]
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -44,18 +35,17 @@ class Comparison(msgspec.Struct, frozen=True):
     difference: str | None
     """The first file that is not as it was captured, in words; None if all are."""
     same: dict[str, BatchObject]
-    """The files that are, and what holds them."""
-    contents: Contents
+    """The files that are, and the batch object that holds each."""
 
 
-def rebuild(
+def restore(
     workdir: Workdir,
     objects: ObjectStore,
     manifest: CheckpointManifest,
-    owner: Belonging,
+    owner: WorkdirOwner,
     still_ours: Callable[[], None] = lambda: None,
-) -> Contents:
-    """Replace the workdir by what the checkpoint holds, every byte verified on the way.
+) -> dict[str, BatchObject]:
+    """Replace the workdir by what the checkpoint holds, every byte verified; the batch object that holds each file.
 
     Guarantees: under the workdir's name there is always the old one, none, or the whole new one. `still_ours` is asked
     before the old one goes.
@@ -64,8 +54,8 @@ def rebuild(
     fresh = workdir.new_sibling()
     try:
         with step("workdir.fill", checkpoint_id=manifest.checkpoint_id):
-            contents = _fill(fresh, workdir, objects, manifest)
-            mark(fresh, owner)
+            holders = _fill(fresh, workdir, objects, manifest)
+            write_owner(fresh, owner)
         still_ours()
         workdir.discard(still_ours)
         workdir.publish(fresh, still_ours)
@@ -75,7 +65,7 @@ def rebuild(
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    return contents
+    return holders
 
 
 def compare(workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> Comparison:
@@ -89,7 +79,7 @@ def compare(workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest
             digests[path] = hashlib.sha256(data).digest()
             if path.endswith(".zip"):
                 archives[path] = bytes(data)
-    needed = needed_files(holders, manifest.wal_position, archives.__getitem__)
+    needed = files_for_batch(holders, manifest.wal_position, archives.__getitem__)
     same: dict[str, BatchObject] = {}
     difference: str | None = None
     for path in sorted(needed):
@@ -102,18 +92,17 @@ def compare(workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest
             same[path] = holders[path]
         else:
             difference = difference or f"{path} is not what was captured"
-    contents = Contents({path: holders[path] for path in needed}, manifest.needed_batches)
-    return Comparison(difference, same, contents)
+    return Comparison(difference, same)
 
 
-def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> Contents:
-    filling = _Filling(root, workdir, objects)
+def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> dict[str, BatchObject]:
+    filling = _Restore(root, workdir, objects)
     order = manifest.needed_batches
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-rebuild") as workers:
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-restore") as workers:
         for _ in workers.map(filling.unpack, range(len(order)), order):
             pass
     holders = {path: order[place] for path, place in filling.placed.items()}
-    needed = needed_files(holders, manifest.wal_position, lambda path: (root / path).read_bytes())
+    needed = files_for_batch(holders, manifest.wal_position, lambda path: (root / path).read_bytes())
     for path in holders.keys() - needed:  # a batch object that is kept for some of its files holds others as well
         os.remove(root / path)
     missing = {f"offsets/{manifest.wal_position}", "metadata"} - needed
@@ -124,16 +113,16 @@ def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: Checkpoi
             about=f"checkpoint {manifest.checkpoint_id}",
             next_step="recover to an older checkpoint",
         )
-    return Contents({path: holders[path] for path in needed}, manifest.needed_batches)
+    return {path: holders[path] for path in needed}
 
 
-class _Filling:
+class _Restore:
     """Writes out batch objects, several at a time; of a file that several hold, what the last one has stays."""
 
     def __init__(self, root: Path, workdir: Workdir, objects: ObjectStore) -> None:
         self._root = root
         self._workdir = workdir
-        self._reading = _Reading(objects)
+        self._reading = _BatchReader(objects)
         self._made: set[str] = set()
         self._locks: dict[str, threading.Lock] = {}
         self.placed: dict[str, int] = {}
@@ -153,17 +142,15 @@ class _Filling:
             os.makedirs(folder, exist_ok=True)
             self._made.add(folder)
         content = from_captured(self._workdir, path, bytes(data)) if "/_metadata/" in path else data
-        view = memoryview(content)
         with open(target, "wb") as file:  # buffered: it writes all or raises
-            for start in range(0, len(view), PIECE):
-                file.write(view[start : start + PIECE])
+            file.write(content)
 
 
 def _batches(objects: ObjectStore, manifest: CheckpointManifest) -> Iterator[tuple[BatchObject, Batch]]:
     """The batch objects of a checkpoint in order, verified, the next one read while this one is used."""
     wanted = manifest.needed_batches
-    reading = _Reading(objects)
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-rebuild") as readers:
+    reading = _BatchReader(objects)
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-restore") as readers:
         waiting = [readers.submit(reading.read, batch) for batch in wanted[:AT_ONCE]]
         for place, batch in enumerate(wanted):
             opened = waiting.pop(0).result()
@@ -172,8 +159,8 @@ def _batches(objects: ObjectStore, manifest: CheckpointManifest) -> Iterator[tup
             yield batch, opened
 
 
-class _Reading:
-    """Reads batch objects into one buffer per thread: to get fresh memory for each takes longer than to verify it."""
+class _BatchReader:
+    """Reads batch objects into one buffer per thread: fresh memory for each doubles the time of a restore."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects

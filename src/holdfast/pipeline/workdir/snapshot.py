@@ -1,6 +1,6 @@
-"""Taking what Spark needs out of the workdir into batch objects, only what no earlier checkpoint holds.
+"""Incremental snapshots of the workdir: the files that Spark needs, in batch objects, each file written once.
 
-Captured for batch N is what running N again needs: state of version N, which is final, because Spark counts N-1 as
+A snapshot for batch N holds what running N again needs: state of version N, which is final, because Spark counts N-1 as
 done. Nothing that is still being written is ever read.
 """
 
@@ -18,49 +18,49 @@ from holdfast.checkpoints.manifest import BatchObject
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.pipeline.workdir.pack import Packing, pack_on_driver
 from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.sparkdir.state_files import is_final, needed_files, newest_versions
+from holdfast.sparkdir.directory import FileStamp
+from holdfast.sparkdir.state_files import files_for_batch, is_immutable, newest_versions
 
-REPACKED_AT_LEAST = 64 << 10
+COMPACTED_AT_LEAST = 64 << 10
 """So many bytes may always be written again, to let go of objects that are kept for little."""
 
-REPACKED_SHARE = 0.05
+COMPACTED_SHARE = 0.05
 MOSTLY_DEAD = 0.5
 
-Stamp = tuple[int, int]
-"""Size and time of change: a file that has the same is the same."""
 
-
-class Holding(msgspec.Struct, frozen=True):
-    """Where a file's bytes are in the store, and how it looked in the workdir when they were taken."""
+class FileLocation(msgspec.Struct, frozen=True):
+    """The batch object that holds a file's bytes, and the file's stamp in the workdir when they were read."""
 
     batch: BatchObject
     size: int
-    stamp: Stamp
+    stamp: FileStamp
 
 
-class Captured(msgspec.Struct, frozen=True):
-    """One capture, written but not yet decided upon."""
+class Snapshot(msgspec.Struct, frozen=True):
+    """The files of one batch, written, though no manifest names them yet."""
 
     batches: list[BatchObject]
+    """Written for this snapshot."""
     inherited: list[BatchObject]
-    holdings: dict[str, Holding]
-    new_bytes: int
+    """Written by earlier ones, and still needed."""
+    locations: dict[str, FileLocation] = {}
+    new_bytes: int = 0
     """Of files, before packing."""
 
 
-def choose_repacked(holdings: Mapping[str, Holding], new_bytes: int) -> set[str]:
+def choose_compaction(locations: Mapping[str, FileLocation], new_bytes: int) -> set[str]:
     """Files to write again although the store has them, so that old objects with little left in them can go. Pure.
 
     Spends at most a small share of what is written anyway; the objects that free most for least come first.
     """
     live: dict[str, list[str]] = {}
-    for path, holding in holdings.items():
-        live.setdefault(holding.batch.key, []).append(path)
-    budget = max(REPACKED_AT_LEAST, int(new_bytes * REPACKED_SHARE))
+    for path, location in locations.items():
+        live.setdefault(location.batch.key, []).append(path)
+    budget = max(COMPACTED_AT_LEAST, int(new_bytes * COMPACTED_SHARE))
     chosen: set[str] = set()
-    costs = sorted((sum(holdings[path].size for path in paths), key) for key, paths in live.items())
+    costs = sorted((sum(locations[path].size for path in paths), key) for key, paths in live.items())
     for cost, key in costs:
-        batch = holdings[live[key][0]].batch
+        batch = locations[live[key][0]].batch
         is_worth_it = len(live[key]) <= batch.entries * MOSTLY_DEAD
         if is_worth_it and cost <= budget:
             chosen.update(live[key])
@@ -68,34 +68,34 @@ def choose_repacked(holdings: Mapping[str, Holding], new_bytes: int) -> set[str]
     return chosen
 
 
-class Capture:
-    """What the store holds of one workdir, and the way to add to it."""
+class WorkdirSnapshotter:
+    """Takes snapshots of one workdir, and knows which of its files the store has already."""
 
     def __init__(self, workdir: Workdir, store: CheckpointStore, pack: Packing | None = None) -> None:
         self._workdir = workdir
         self._store = store
         self._pack = pack or pack_on_driver
-        self._held: dict[str, Holding] = {}
+        self._held: dict[str, FileLocation] = {}
         self._order: dict[str, int] = {}
-        self._archives: dict[tuple[str, Stamp], bytes] = {}
+        self._archives: dict[tuple[str, FileStamp], bytes] = {}
 
     def begin(self, held: Mapping[str, BatchObject], order: Sequence[BatchObject]) -> None:
-        """Go on from a checkpoint whose files are in the workdir as they were captured."""
+        """Go on from a checkpoint whose files are unchanged in the workdir."""
         self._order = {batch.key: place for place, batch in enumerate(order)}
         self._held = {}
         for path, batch in held.items():
             found = os.stat(self._workdir.path / path)
-            self._held[path] = Holding(batch, found.st_size, (found.st_size, found.st_mtime_ns))
+            self._held[path] = FileLocation(batch, found.st_size, FileStamp(found.st_size, found.st_mtime_ns))
 
-    def take(self, batch_id: int, epoch: int) -> Captured:
+    def snapshot(self, batch_id: int, epoch: int) -> Snapshot:
         """Write everything that batch `batch_id` needs and the store does not have; durable on return.
 
-        Nothing counts until `settle`: an epoch that fails leaves objects that no checkpoint names.
+        Nothing counts until `confirm`: an epoch that fails leaves objects that no checkpoint names.
         """
         for attempt in range(3):
-            stamps = {path: (found.st_size, found.st_mtime_ns) for path, found in self._workdir.files()}
+            stamps = dict(self._workdir.spark_checkpoint.files())
             try:
-                needed = needed_files(stamps, batch_id, partial(self._archive, stamps))
+                needed = files_for_batch(stamps, batch_id, partial(self._archive, stamps))
                 self._check_complete(needed, batch_id)
                 return self._write(needed, stamps, epoch)
             except (FileNotFoundError, Corrupt) as problem:
@@ -104,29 +104,29 @@ class Capture:
                     raise _unreadable(self._workdir, problem) from problem
         raise AssertionError("unreachable")
 
-    def settle(self, captured: Captured) -> None:
+    def confirm(self, snapshot: Snapshot) -> None:
         """The checkpoint that names this capture is saved: from now on it need not be written again."""
-        self._held = captured.holdings
-        self._order = {batch.key: place for place, batch in enumerate([*captured.inherited, *captured.batches])}
+        self._held = snapshot.locations
+        self._order = {batch.key: place for place, batch in enumerate([*snapshot.inherited, *snapshot.batches])}
 
-    def _write(self, needed: set[str], stamps: Mapping[str, Stamp], epoch: int) -> Captured:
+    def _write(self, needed: set[str], stamps: Mapping[str, FileStamp], epoch: int) -> Snapshot:
         held = {path: self._held[path] for path in needed if self._is_held(path, stamps)}
         new = {path: stamps[path][0] for path in sorted(needed - held.keys())}
         new_bytes = sum(new.values())
         # Written again is only what still is as it was taken; the object that has the right bytes of another one stays.
-        spoiled = {holding.batch.key for path, holding in held.items() if holding.stamp != stamps[path]}
-        sound = {path: holding for path, holding in held.items() if holding.batch.key not in spoiled}
-        again = choose_repacked(sound, new_bytes)
+        spoiled = {location.batch.key for path, location in held.items() if location.stamp != stamps[path]}
+        sound = {path: location for path, location in held.items() if location.batch.key not in spoiled}
+        again = choose_compaction(sound, new_bytes)
         written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
         with step("capture.pack", files=len(written), bytes=new_bytes):
             packed = self._pack(self._store, self._workdir, written, epoch)
-        kept = {path: holding for path, holding in held.items() if path not in again}
-        fresh = {path: Holding(batch, stamps[path][0], stamps[path]) for path, batch in packed.items()}
-        inherited = {holding.batch.key: holding.batch for holding in kept.values()}
-        return Captured(
+        kept = {path: location for path, location in held.items() if path not in again}
+        fresh = {path: FileLocation(batch, stamps[path][0], stamps[path]) for path, batch in packed.items()}
+        inherited = {location.batch.key: location.batch for location in kept.values()}
+        return Snapshot(
             batches=_distinct(packed.values()),
             inherited=sorted(inherited.values(), key=lambda batch: self._order[batch.key]),
-            holdings={**kept, **fresh},
+            locations={**kept, **fresh},
             new_bytes=new_bytes,
         )
 
@@ -143,13 +143,13 @@ class Capture:
         if missing:
             raise Corrupt(f"{missing[0]} is not there, or not whole.", code="workdir.state-file", about=missing[0])
 
-    def _is_held(self, path: str, stamps: Mapping[str, Stamp]) -> bool:
+    def _is_held(self, path: str, stamps: Mapping[str, FileStamp]) -> bool:
         """By name for what never changes: where it did, a driver that was taken over is still writing."""
         if path not in self._held:
             return False
-        return is_final(path) or self._held[path].stamp == stamps[path]
+        return is_immutable(path) or self._held[path].stamp == stamps[path]
 
-    def _archive(self, stamps: Mapping[str, Stamp], path: str) -> bytes:
+    def _archive(self, stamps: Mapping[str, FileStamp], path: str) -> bytes:
         """RocksDB's archives never change; one that was read need not be read again."""
         stamp = stamps[path]
         if (path, stamp) not in self._archives:

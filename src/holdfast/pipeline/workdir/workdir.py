@@ -1,7 +1,7 @@
-"""Spark's own checkpoint directory, as a directory of files: whose it is, where its logs stand, what lies in it.
+"""The directory that Spark keeps its own checkpoint in: who owns it, and how it is made, removed and replaced.
 
-A workdir is expendable: whatever happens to it, it is built again from the newest checkpoint. It lies on a disk that
-the driver and the executors see under one path.
+A workdir is expendable: it can always be restored from the newest checkpoint. It lies on a disk that the driver and the
+executors see under one path. `holdfast.sparkdir` reads what Spark writes into it.
 """
 
 from __future__ import annotations
@@ -10,88 +10,59 @@ import contextlib
 import errno
 import glob
 import os
-import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-import msgspec
-
-from holdfast.base.codec import json_decoder
+from holdfast.base.addresses import local_path
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
-from holdfast.sparkdir.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
+from holdfast.errors import Conflict, Invalid
+from holdfast.pipeline.workdir.owner import NEW_OWNER_FILE, OWNER_FILE, WorkdirOwner, read_owner, write_owner
+from holdfast.sparkdir.checkpoint import SparkCheckpoint
+from holdfast.sparkdir.directory import LocalDirectory
 
 SPOOL = ".spool"
-"""How the directories begin in which a frame waits that may not be computed twice."""
+"""The prefix of directories that hold a frame which must not be computed twice."""
 
 SUSPECT = ".holdfast-suspect"
-"""Why Spark stumbled over the workdir when it was last used; gone with the workdir."""
+"""The file with the reason why Spark could not go on from the workdir; it goes with the workdir."""
 
-MARKER = ".holdfast.json"
-"""Hidden, so that Spark, which wants an empty directory to begin with, does not see it."""
-
-OWN_NAMES = {MARKER, f"{MARKER}.new", SUSPECT}
-"""What in it is not Spark's."""
-
-
-class Belonging(msgspec.Struct, frozen=True):
-    """Whose workdir it is."""
-
-    pipeline: str
-    store: str
-
-
-class Logs(msgspec.Struct, frozen=True):
-    """Where Spark's logs stand. One that cannot be read is a `problem`, not an error: the directory can be rebuilt."""
-
-    query_id: str | None = None
-    offsets: tuple[int, ...] = ()
-    commits: tuple[int, ...] = ()
-    problem: str | None = None
-
-    @property
-    def planned(self) -> int:
-        """The newest batch that was planned, -1 if none was."""
-        return self.offsets[-1] if self.offsets else -1
-
-    @property
-    def committed(self) -> int:
-        """The newest batch that Spark itself counts as done, -1 if none."""
-        return self.commits[-1] if self.commits else -1
+OWN_NAMES = {OWNER_FILE, NEW_OWNER_FILE, SUSPECT}
+"""Files of Holdfast's in a workdir."""
 
 
 class Workdir:
     """One workdir. Nothing is made or changed until a method says so.
 
-    `home` is where it lies, `path` is how it is reached: by an entrance of this generation's, if there is one.
+    `home` is where it lies, `path` is how it is reached: by the path of one generation (see `fence`), if it has one.
     """
 
-    def __init__(self, home: str | os.PathLike[str], *, entrance: Path | None = None) -> None:
+    def __init__(self, home: str | os.PathLike[str], *, generation_path: Path | None = None) -> None:
         self.home = _local_path(os.fspath(home))
-        self.path = entrance or self.home
+        self.path = generation_path or self.home
 
     def __repr__(self) -> str:
         return f"Workdir({str(self.home)!r})"
 
+    @property
+    def spark_checkpoint(self) -> SparkCheckpoint:
+        """What Spark has written into it, for reading."""
+        return SparkCheckpoint(LocalDirectory(self.path))
+
     # Whose it is
 
-    def belonging(self) -> Belonging | None:
-        """Who marked it; None if nobody did or the mark cannot be read."""
-        try:
-            return json_decoder(Belonging).decode((self.path / MARKER).read_bytes())
-        except (OSError, msgspec.MsgspecError):
-            return None
+    def owner(self) -> WorkdirOwner | None:
+        """The pipeline it belongs to; None if it belongs to none, or if that cannot be read."""
+        return read_owner(self.path)
 
-    def suspect(self, why: str) -> None:
-        """Remember, across processes, that Spark could not go on from it. Without a guarantee: a disk may be full."""
+    def mark_suspect(self, why: str) -> None:
+        """Leave a note for the next start that Spark could not go on from it. Not guaranteed: the disk may be full."""
         with contextlib.suppress(OSError):
             (self.path / SUSPECT).write_text(why)
 
-    def suspicion(self) -> str | None:
-        """What `suspect` said, None if it said nothing."""
+    def suspect_reason(self) -> str | None:
+        """The note that `mark_suspect` left; None if there is none."""
         try:
             return (self.path / SUSPECT).read_text(errors="replace")
         except OSError:
@@ -106,11 +77,11 @@ class Workdir:
         except NotADirectoryError:
             raise _no_directory(str(self.home)) from None
 
-    def make(self, owner: Belonging) -> None:
+    def make(self, owner: WorkdirOwner) -> None:
         """Make it, marked as belonging to `owner`. Fine if it is there."""
         self.home.mkdir(parents=True, exist_ok=True)
-        if self.belonging() != owner:
-            mark(self.home, owner)
+        if self.owner() != owner:
+            write_owner(self.home, owner)
 
     def discard(self, still_ours: Callable[[], None] = lambda: None) -> None:
         """Remove it, out of sight first: a crash half-way leaves no half of a workdir under its name.
@@ -165,78 +136,17 @@ class Workdir:
     def _sibling(self, kind: str) -> Path:
         return self.home.parent / f".{self.home.name}.{kind}-{uuid.uuid4().hex[:12]}"
 
-    # What lies in it
 
-    def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Every file that is not hidden: path relative to the workdir, with slashes, and what the disk says of it."""
-        yield from _walk(str(self.path), "")
-
-    # Where its logs stand
-
-    def logs(self) -> Logs:
-        """Look at both logs as a restart of Spark would. `Invalid` only for log formats that are not known here."""
-        offsets, commits = self._numbers("offsets"), self._numbers("commits")
-        if not offsets and not commits and not (self.path / "metadata").exists():
-            return Logs()
-        query_id = None
-        problem = None
-        try:
-            query_id = parse_query_id(self._text("metadata"), "metadata")
-            if offsets:
-                self.planned(offsets[-1])
-            if commits:
-                self.committed(commits[-1])
-        except Invalid:
-            raise
-        except HoldfastError as error:
-            problem = error.message
-        return Logs(query_id, offsets, commits, problem)
-
-    def planned(self, batch_id: int) -> PlannedBatch:
-        """What Spark planned for one batch. `Corrupt` if its file is missing or torn."""
-        about = f"offsets/{batch_id}"
-        return parse_offsets(self._text(about), about)
-
-    def committed(self, batch_id: int) -> CommittedBatch:
-        """What Spark recorded when a batch was done. `Corrupt` if its file is missing or torn."""
-        about = f"commits/{batch_id}"
-        return parse_commit(self._text(about), about)
-
-    def has_committed(self, batch_id: int) -> bool:
-        """Whether Spark counts this batch as done."""
-        return (self.path / "commits" / str(batch_id)).exists()
-
-    def _text(self, path: str) -> str:
-        try:
-            return (self.path / path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise Corrupt(f"{path} cannot be read: {error}.", code="workdir.log", about=path) from None
-
-    def _numbers(self, folder: str) -> tuple[int, ...]:
-        try:
-            names = os.listdir(self.path / folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
-        return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
+def is_own_name(name: str) -> bool:
+    """Whether a name in a workdir is one of Holdfast's."""
+    return name in OWN_NAMES or name.startswith(SPOOL)
 
 
-def mark(directory: Path, owner: Belonging) -> None:
-    """Write down whose it is, whole or not at all: a torn mark would make it nobody's."""
-    aside = directory / f"{MARKER}.new"
-    aside.write_bytes(msgspec.json.encode(owner))
-    os.rename(aside, directory / MARKER)
-
-
-def _local_path(text: str) -> Path:
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", text)
-    if scheme and scheme[1].lower() == "file":
-        address = urlsplit(text)
-        if address.netloc not in ("", "localhost"):
-            raise _no_directory(text)
-        text = unquote(address.path)
-    elif scheme or not text:
-        raise _no_directory(text)
-    return Path(text).absolute()
+def _local_path(address: str) -> Path:
+    try:
+        return Path(local_path(address))
+    except Invalid:
+        raise _no_directory(address) from None
 
 
 def _no_directory(text: str) -> Invalid:
@@ -247,21 +157,3 @@ def _no_directory(text: str) -> Invalid:
         unchanged="everything",
         next_step="pass a local or mounted path; the checkpoints themselves may be on object storage",
     )
-
-
-def _walk(root: str, below: str) -> Iterator[tuple[str, os.stat_result]]:
-    try:
-        entries = list(os.scandir(os.path.join(root, below)))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        path = f"{below}/{entry.name}" if below else entry.name
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(root, path)
-        else:
-            try:
-                yield path, entry.stat()
-            except FileNotFoundError:  # Spark cleans up while we look
-                continue

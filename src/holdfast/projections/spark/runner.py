@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from holdfast.base.jvm import default_parallelism
 from holdfast.errors import Invalid
 from holdfast.projections import runner
 from holdfast.projections.arguments import check_number
@@ -64,7 +65,7 @@ class ProjectionRunner(runner.ProjectionRunner):
                 "holdfast.projections.ProjectionRunner",
             )
         self._spark = spark
-        self._partitions = check_number("partitions", partitions or spark.sparkContext.defaultParallelism, 1, 100_000)
+        self._partitions = check_number("partitions", partitions or default_parallelism(spark), 1, 100_000)
 
     def _works(self, projection: Handles, track: Track, lease: Hold | None) -> Works:
         if isinstance(projection, FrameProjection):

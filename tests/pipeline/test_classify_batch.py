@@ -1,4 +1,4 @@
-"""Fresh, replay, or stop: the table."""
+"""A new epoch, a replayed one, or a refusal: the table."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from holdfast import SinkCommitStatus
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Corrupt
-from holdfast.pipeline.decisions import Fresh, Replay, what_to_do
+from holdfast.pipeline.epoch import NewEpoch, ReplayedEpoch, classify_batch
 from holdfast.testing.conformance.checkpoints.subject import manifest
 
-BOTH = frozenset({"lake", "pg"})
 PENDING, COMMITTED, FAILED = SinkCommitStatus.pending(), SinkCommitStatus.committed(), SinkCommitStatus.failed("full")
 
 
@@ -31,21 +30,12 @@ def at(epoch: int, **statuses: object) -> CheckpointManifest:
     ],
 )
 def test_fresh(newest: CheckpointManifest | None, delivered: int, epoch: int) -> None:
-    assert what_to_do(newest, delivered, epoch, BOTH) == Fresh()
+    assert classify_batch(newest, delivered, epoch) == NewEpoch()
 
 
-@pytest.mark.parametrize(
-    ("newest", "unfinished"),
-    [
-        (at(5), ()),
-        (at(5, lake=COMMITTED, pg=COMMITTED), ()),
-        (at(5, lake=PENDING, pg=COMMITTED), ("lake",)),
-        (at(5, pg=PENDING, lake=FAILED), ("lake", "pg")),
-        (at(5, pg=PENDING, gone=PENDING), ("pg",)),
-    ],
-)
-def test_replay(newest: CheckpointManifest, unfinished: tuple[str, ...]) -> None:
-    assert what_to_do(newest, 5, 5, BOTH) == Replay(newest, unfinished)
+@pytest.mark.parametrize("newest", [at(5), at(5, lake=COMMITTED, pg=COMMITTED), at(5, pg=PENDING, lake=FAILED)])
+def test_replay(newest: CheckpointManifest) -> None:
+    assert classify_batch(newest, 5, 5) == ReplayedEpoch(newest)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +53,7 @@ def test_replay(newest: CheckpointManifest, unfinished: tuple[str, ...]) -> None
 )
 def test_anywhere_else_is_refused(newest: CheckpointManifest | None, delivered: int, epoch: int) -> None:
     with pytest.raises(Corrupt) as refused:
-        what_to_do(newest, delivered, epoch, BOTH)
+        classify_batch(newest, delivered, epoch)
     error = refused.value
     assert (error.code, error.about) == ("epoch.out-of-order", f"epoch {epoch}")
     assert f"epoch {epoch}" in error.message
@@ -77,10 +67,10 @@ def test_no_epoch_is_passed_over_or_repeated(newest: int | None, delivered: int,
     """Fresh only right after the last one; replay only of the last one, and only if a checkpoint knows it."""
     known = at(newest, lake=PENDING) if newest else None
     try:
-        decision = what_to_do(known, delivered, epoch, BOTH)
+        decision = classify_batch(known, delivered, epoch)
     except Corrupt:
         assert epoch != delivered + 1
         assert epoch != delivered or newest != delivered
         return
-    assert epoch == (delivered + 1 if isinstance(decision, Fresh) else delivered)
-    assert isinstance(decision, Fresh) or newest == epoch
+    assert epoch == (delivered + 1 if isinstance(decision, NewEpoch) else delivered)
+    assert isinstance(decision, NewEpoch) or newest == epoch
