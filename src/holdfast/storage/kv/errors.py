@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.storage.files import disk
 from holdfast.storage.kv.store import Kind
 
 
 def nothing_applied(kind: Kind) -> str:
     work = "session" if kind == "index" else "transaction"
     return f"the {kind}; nothing of this {work} was applied"
+
+
+def disk_errors(kind: Kind, address: str) -> contextlib.AbstractContextManager[None]:
+    """An `OSError` in this block is `Unavailable`: the store cannot be opened."""
+    return disk.disk_errors(
+        f"{address} cannot be opened", code=f"{kind}.disk", about=address, unchanged=f"the {kind}", then="open it again"
+    )
 
 
 def closed(kind: Kind, address: str) -> Invalid:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import urllib.parse
 from typing import Any, Literal, NamedTuple, overload
 
+from holdfast.base.addresses import kv_path, without_secrets
 from holdfast.errors import Invalid
 from holdfast.storage.kv.store import KeyValueStore, Kind, Mode, Reader, Schema
-from holdfast.storage.objects.open import without_secrets
 
 
 class _Backend(NamedTuple):
@@ -71,7 +70,7 @@ def open_kv(url: Any, schema: Schema, mode: Mode) -> Reader:
             unchanged="everything",
             next_step="use " + ", ".join(f"{known}://" for known in _BACKENDS) + " or memory://",
         )
-    place = _path(scheme, rest) if backend.is_path else f"{scheme}://{rest}"
+    place = kv_path(url) if backend.is_path else f"{scheme}://{rest}"
     if mode == "read":
         opened: Reader = _load(backend, scheme, backend.reader_module, backend.reader, kind)(place, schema)
     else:
@@ -93,19 +92,3 @@ def _load(backend: _Backend, scheme: str, module_name: str, name: str, kind: Kin
             next_step=f"pip install 'holdfast[{backend.extra}]'",
         ) from error
     return getattr(module, name)
-
-
-def _path(scheme: str, rest: str) -> str:
-    """An absolute path; `sqlite:////path`, as others write it, is the same."""
-    if not rest.startswith("/") or "?" in rest or "#" in rest or not rest.strip("/"):
-        raise Invalid(
-            f"{scheme}://{rest} is not an absolute path.",
-            code="address.refused",
-            about=f"{scheme}://{rest}",
-            unchanged="everything",
-            next_step=f"write {scheme}:///directory/file, without options; %3F and %23 stand for ? and # in a name",
-        )
-    path = urllib.parse.unquote("/" + rest.lstrip("/"))
-    if "\0" in path:
-        raise Invalid(f"{scheme}://{rest} holds a NUL character.", code="address.refused", about=f"{scheme}://{rest}")
-    return path

@@ -18,7 +18,8 @@ from typing import Any
 
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
-from holdfast.storage.files.lock import FileLock, make_directories, sync_directory
+from holdfast.storage.files.disk import make_directories, sync
+from holdfast.storage.files.lock import FileLock
 from holdfast.storage.kv import errors
 from holdfast.storage.kv.sqlite_errors import is_busy, is_of_the_medium, may_have_happened
 from holdfast.storage.kv.sqlite_reader import SqliteReader, count_tables
@@ -123,14 +124,16 @@ class SqliteStore(SqliteReader):
 
     def _open(self) -> None:
         folder = os.path.dirname(self._path)
-        make_directories(folder, self.address)
+        with errors.disk_errors(self.kind, self.address):
+            make_directories(folder)
         if self.writers == "exclusive":
             self._lock = FileLock(self._path + ".lock", self.address, self.kind)
         with self.errors_explained():
             self._writer = self._connect()
             self._prepare(self._writer)
         # Each time, since the process that made the file may have died before it came to this.
-        sync_directory(folder, self.address)
+        with errors.disk_errors(self.kind, self.address):
+            sync(folder)
 
     def _prepare(self, writer: sqlite3.Connection) -> None:
         self._check_ours(writer)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.base import forks
+from holdfast.base.addresses import kv_address
 from holdfast.storage.kv import errors
 from holdfast.storage.kv.sqlite_errors import ERRORS
 from holdfast.storage.kv.store import Mode, Row, Schema
@@ -41,14 +42,14 @@ class SqliteReader:
     is_persistent = True
 
     def __init__(self, path: str, schema: Schema, mode: Mode = "read") -> None:
-        self.address = f"sqlite://{quote(path)}"
+        self.address = kv_address("sqlite", path)
         self.kind = schema.kind
         self._schema = schema
         self._errors = ERRORS[schema.kind]
         self._statements = {keyspace.name: Statements(keyspace.table) for keyspace in schema.keyspaces}
         self._path = os.path.realpath(path)
         self._patience = PATIENCE[mode]
-        self._source = f"file:{quote(self._path)}" + ("?mode=ro" if mode == "read" else "")
+        self._source = f"file:{quote(os.fsencode(self._path))}" + ("?mode=ro" if mode == "read" else "")
         self._idle: list[sqlite3.Connection] = []
         self._readers: set[sqlite3.Connection] = set()
         self._is_closed = False
