@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.index import postgres_tables as tables
-from holdfast.index.looking import not_there
 from holdfast.index.postgres_reading import Reader
 from holdfast.index.postgres_server import parse
+from holdfast.storage.kv.errors import not_there
 
 
 class PostgresLooker:
@@ -22,7 +22,7 @@ class PostgresLooker:
             is_made = reader.fetched(tables.ARE_MADE, [tables.NAMES]) == [(True,)]
             found = reader.fetched(tables.FIND, [address.index]) if is_made else []
             if not found:
-                raise not_there(self.address)
+                raise not_there("index", self.address)
             reader.index_id, layout = found[0]
             tables.check_layout(layout, self.address)
         except BaseException:

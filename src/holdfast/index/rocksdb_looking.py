@@ -8,9 +8,9 @@ import tempfile
 import time
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.index.looking import not_there
 from holdfast.index.rocksdb_directory import address_of, is_marked, unusable
 from holdfast.index.rocksdb_reading import Database
+from holdfast.storage.kv.errors import not_there
 
 PATIENCE = 5.0
 """How many seconds to try while the files change."""
@@ -31,7 +31,7 @@ class RocksdbLooker:
         self.address = address_of(self._path)
         try:
             if not is_marked(self._path) or not os.path.exists(os.path.join(self._path, _CURRENT)):
-                raise not_there(self.address)
+                raise not_there("index", self.address)
             database = self._opened()
         except OSError as error:
             raise unusable(error, self._path) from error

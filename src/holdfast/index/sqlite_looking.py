@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from holdfast.index.backend import Space
-from holdfast.index.looking import not_there
 from holdfast.index.records import newer
 from holdfast.index.sqlite import APPLICATION_ID, PATIENCE, READ, SCAN, SCHEMA
 from holdfast.index.sqlite_errors import OF_AN_INDEX
+from holdfast.storage.kv.errors import not_there
 
 
 class SqliteLooker:
@@ -22,12 +22,12 @@ class SqliteLooker:
         self.address = f"sqlite://{quote(path)}"
         self._path = os.path.realpath(path)
         if not os.path.isfile(self._path):
-            raise not_there(self.address)
+            raise not_there("index", self.address)
         with self._connected() as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                raise not_there(self.address)
+                raise not_there("index", self.address)
         if application != APPLICATION_ID:
             raise OF_AN_INDEX.foreign(self.address)
         if version > SCHEMA:
