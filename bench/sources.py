@@ -15,7 +15,7 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 from bench.measure import Row, in_turns
 from holdfast.index import Index, open_index
-from holdfast.index.redis_line import Line
+from holdfast.storage.kv.redis_connection import Line
 from holdfast.testing.postgres import PostgresServer, postgres_server
 from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
 

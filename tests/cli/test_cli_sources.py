@@ -26,8 +26,8 @@ from holdfast.cli.wording import width
 from holdfast.errors import Fenced, Unavailable
 from holdfast.index import records
 from holdfast.index.opening import open_backend
-from holdfast.index.rocksdb_directory import MARK
 from holdfast.sinks.index_sequences import sequence_of
+from holdfast.storage.kv.rocksdb_directory import MARK
 from holdfast.testing.valkey import ValkeyServer, valkey_server
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import holdfast.index.postgres
-import holdfast.index.redis
-import holdfast.index.rocksdb  # noqa: F401 - before the fork, not in each of a hundred processes
+import holdfast.storage.kv.postgres
+import holdfast.storage.kv.redis
+import holdfast.storage.kv.rocksdb  # noqa: F401 - before the fork, not in each of a hundred processes
 from holdfast.index import Index, SourceCheckpoint, open_index, resetting
 from holdfast.index import session as sessions
 from holdfast.testing.faults.crash import Acknowledge

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from index_places import PLACES
 
-from holdfast.index.backend import Backend
 from holdfast.index.opening import open_backend
+from holdfast.storage.kv.backend import Backend
 from holdfast.testing.conformance.index.suite import IndexConformance
 
 

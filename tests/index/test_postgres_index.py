@@ -15,12 +15,12 @@ from cut_lines import CutLine
 from psycopg import sql
 
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, OutcomeUnknown, Unavailable
-from holdfast.index import postgres as subject
-from holdfast.index import postgres_reading, postgres_tables
-from holdfast.index.backend import Changes
-from holdfast.index.postgres import PostgresBackend
-from holdfast.index.postgres_looking import PostgresLooker
-from holdfast.index.postgres_server import connect, parse
+from holdfast.storage.kv import postgres as subject
+from holdfast.storage.kv import postgres_reader, postgres_tables
+from holdfast.storage.kv.backend import Changes
+from holdfast.storage.kv.postgres import PostgresBackend
+from holdfast.storage.kv.postgres_looking import PostgresLooker
+from holdfast.storage.kv.postgres_server import connect, parse
 from holdfast.testing.postgres import PASSWORD, PostgresServer
 
 A: Changes = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
@@ -278,7 +278,7 @@ def test_interrupted_while_waiting_for_the_reply(url: str, monkeypatch: pytest.M
 
 def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "CHUNK", 10_000)
-    monkeypatch.setattr(postgres_reading, "PAGE", 7)
+    monkeypatch.setattr(postgres_reader, "PAGE", 7)
     with opened(url) as backend:
         expected: dict[bytes, bytes] = {}
         for turn in range(20):
@@ -301,7 +301,7 @@ def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkey
 
 
 def test_scan_is_of_one_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_reading, "PAGE", 7)
+    monkeypatch.setattr(postgres_reader, "PAGE", 7)
     with opened(url) as backend:
         commit(backend, {"results": {b"%03d" % key: b"1" for key in range(100)}})
         scan, unread = backend.scan("results", b""), backend.scan("results", b"")

@@ -16,7 +16,7 @@ from holdfast.cli.options import Verb, choose_output, log_as_notes
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.index import Backend, Gap, Index, StoredCheckpoint, records
 from holdfast.index.opening import open_backend
-from holdfast.index.rocksdb_directory import MARK
+from holdfast.storage.kv.rocksdb_directory import MARK
 
 VERB = "sources"
 _Found = TypeVar("_Found")

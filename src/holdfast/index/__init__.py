@@ -6,7 +6,6 @@ time · `backend` what a medium has to do, and one file per medium.
 """
 
 from holdfast.index.apply import Applier
-from holdfast.index.backend import Backend
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.configuration import config_hash
 from holdfast.index.gap import Gap
@@ -16,6 +15,7 @@ from holdfast.index.recovering import PositionUnavailable, Recovery, decide_reco
 from holdfast.index.results import ResultIndex
 from holdfast.index.source_checkpoints import SourceCheckpoints
 from holdfast.index.starting import Start, decide_start
+from holdfast.storage.kv.backend import Backend
 
 __all__ = [
     "Applier",

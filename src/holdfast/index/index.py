@@ -10,13 +10,13 @@ from types import TracebackType
 from holdfast.errors import Corrupt, Invalid
 from holdfast.index import records, resetting
 from holdfast.index.arguments import check_u64
-from holdfast.index.backend import Backend
 from holdfast.index.gap import Gap
 from holdfast.index.looking import not_there
 from holdfast.index.results import ResultIndex
 from holdfast.index.session import Sessions
 from holdfast.index.source_checkpoints import SourceCheckpoints
 from holdfast.index.starting import OnChange, Start, decide_start, refuse
+from holdfast.storage.kv.backend import Backend
 
 
 class Index:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.errors import Invalid, NotFound
-from holdfast.index.backend import Changes, Looker, Space
 from holdfast.index.resetting import refuse_unfinished
+from holdfast.storage.kv.backend import Changes, Looker, Space
 
 
 class LookedAt:

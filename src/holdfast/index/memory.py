@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from holdfast.errors import Conflict
-from holdfast.index.backend import Changes, Space
+from holdfast.storage.kv.backend import Changes, Space
 
 _open_names: set[str] = set()
 _names_lock = threading.Lock()

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from holdfast.base.addresses import without_secrets
 from holdfast.errors import Invalid
-from holdfast.index.backend import Backend
 from holdfast.index.index import Index
 from holdfast.index.looking import LookedAt, not_there
 from holdfast.index.memory import MemoryBackend
+from holdfast.storage.kv.backend import Backend
 
 
 class _Kind(NamedTuple):
@@ -85,7 +85,8 @@ def open_backend(url: Any, *, read_only: bool = False) -> Backend:
 
 def _load(kind: _Kind, scheme: str, module_name: str, name: str) -> Any:
     try:
-        module = importlib.import_module(f"holdfast.index.{module_name}")
+        package = "holdfast.index" if kind is _SQLITE else "holdfast.storage.kv"
+        module = importlib.import_module(f"{package}.{module_name}")
     except ModuleNotFoundError as error:
         if kind.extra is None:
             raise

@@ -10,8 +10,8 @@ from itertools import islice
 
 from holdfast.errors import Unavailable
 from holdfast.index import records
-from holdfast.index.backend import Backend, Looker, Space
 from holdfast.index.session import Sessions
+from holdfast.storage.kv.backend import Backend, Looker, Space
 
 CHUNK = 4096
 UNFINISHED = "index.reset-unfinished"

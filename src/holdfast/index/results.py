@@ -7,8 +7,8 @@ from threading import get_ident
 
 from holdfast.index import session as sessions
 from holdfast.index.arguments import MAX_KEY_BYTES, check_key, check_prefix, check_value
-from holdfast.index.backend import Backend
 from holdfast.index.session import SMALL, Sessions
+from holdfast.storage.kv.backend import Backend
 
 
 class ResultIndex:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from holdfast.base import forks
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.index.backend import Backend, Changes, Space
+from holdfast.storage.kv.backend import Backend, Changes, Space
 
 HELD_CHANGES = 4096
 HELD_BYTES = 4 << 20

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 from holdfast.index import records
 from holdfast.index.arguments import check_position, check_source_id, check_u64
-from holdfast.index.backend import Backend
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.gap import Gap
 from holdfast.index.session import Sessions
+from holdfast.storage.kv.backend import Backend
 
 MOST_WHY = 4096
 

@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 from holdfast.base import forks
 from holdfast.base.steps import step
-from holdfast.index.backend import Changes, Space
 from holdfast.index.records import newer
 from holdfast.index.sqlite_connections import Connections
 from holdfast.index.sqlite_errors import OF_AN_INDEX, may_have_happened
 from holdfast.storage.files.lock import FileLock, make_directories, sync_directory
+from holdfast.storage.kv.backend import Changes, Space
 
 APPLICATION_ID = 0x48664978  # "HfIx", in the file's header: told from other people's databases
 SCHEMA = 1

@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from holdfast.index.backend import Space
 from holdfast.index.records import newer
 from holdfast.index.sqlite import APPLICATION_ID, PATIENCE, READ, SCAN, SCHEMA
 from holdfast.index.sqlite_errors import OF_AN_INDEX
+from holdfast.storage.kv.backend import Space
 from holdfast.storage.kv.errors import not_there
 
 

@@ -10,9 +10,9 @@ import pytest
 from holdfast.errors import Corrupt, Invalid
 from holdfast.index import records
 from holdfast.index.arguments import MAX_ID_BYTES, MAX_KEY_BYTES, MAX_POSITION_BYTES, MAX_U64, MAX_VALUE_BYTES
-from holdfast.index.backend import Space
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.starting import OnChange
+from holdfast.storage.kv.backend import Space
 from holdfast.testing.conformance.index.subject import NOW, IndexUnderTest, contents, fill
 
 POSITIONS = [None, b"", b"\0", b"8 bytes.", bytes(range(20)), b"\xff" * 80]

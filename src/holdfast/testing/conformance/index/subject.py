@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from holdfast.index.backend import Backend, Space
 from holdfast.index.index import Index
+from holdfast.storage.kv.backend import Backend, Space
 
 NOW = 1_760_000_000.0
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.index.redis_address import parse
-from holdfast.index.redis_reading import Reader
-from holdfast.index.redis_server import Server
+from holdfast.storage.kv.redis_client import Server
+from holdfast.storage.kv.redis_reading import Reader
+from holdfast.storage.kv.redis_server import parse
 
 
 class RedisLooker:

@@ -8,9 +8,9 @@ import tempfile
 import time
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.index.rocksdb_directory import address_of, is_marked, unusable
-from holdfast.index.rocksdb_reading import Database
 from holdfast.storage.kv.errors import not_there
+from holdfast.storage.kv.rocksdb_directory import address_of, is_marked, unusable
+from holdfast.storage.kv.rocksdb_reading import Database
 
 PATIENCE = 5.0
 """How many seconds to try while the files change."""

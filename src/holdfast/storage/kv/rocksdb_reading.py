@@ -13,9 +13,9 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter, Rea
 
 from holdfast.base import forks
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
-from holdfast.index.backend import Space
-from holdfast.index.prefixes import end_of
-from holdfast.index.rocksdb_directory import address_of
+from holdfast.storage.kv.backend import Space
+from holdfast.storage.kv.prefixes import end_of
+from holdfast.storage.kv.rocksdb_directory import address_of
 
 SPACES: dict[Space, bytes] = {"meta": b"m", "results": b"r"}
 _SHOWN = 300  # characters of an error's text

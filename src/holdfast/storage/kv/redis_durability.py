@@ -12,8 +12,8 @@ import msgspec
 import redis
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.index.redis_address import Durability
-from holdfast.index.redis_line import Line
+from holdfast.storage.kv.redis_connection import Line
+from holdfast.storage.kv.redis_server import Durability
 
 SYNC_TIMEOUT_MS = 30_000
 _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")

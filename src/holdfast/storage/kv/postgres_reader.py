@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 
 from holdfast.base import forks
-from holdfast.index.backend import Space
-from holdfast.index.postgres_server import Connection, PostgresAddress, connect, explained, lost, translated
-from holdfast.index.postgres_tables import SPACES
-from holdfast.index.prefixes import end_of
+from holdfast.storage.kv.backend import Space
+from holdfast.storage.kv.postgres_server import Connection, PostgresAddress, connect, explained, lost, translated
+from holdfast.storage.kv.postgres_tables import SPACES
+from holdfast.storage.kv.prefixes import end_of
 
 PAGE = 500
 

@@ -15,11 +15,11 @@ from rocksdict import WriteBatch, WriteOptions
 from holdfast.base import forks
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.index.backend import Changes, Space
-from holdfast.index.pending import LIMIT, too_large
-from holdfast.index.rocksdb_directory import Claim, address_of
-from holdfast.index.rocksdb_reading import SPACES, Database, explained, shown
-from holdfast.index.tokens import new_token
+from holdfast.storage.kv.backend import Changes, Space
+from holdfast.storage.kv.pending import LIMIT, too_large
+from holdfast.storage.kv.rocksdb_directory import Claim, address_of
+from holdfast.storage.kv.rocksdb_reading import SPACES, Database, explained, shown
+from holdfast.storage.kv.token import new_token
 
 _TOKEN = b"t"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError
-from holdfast.index.backend import Changes
-from holdfast.index.pending import LIMIT, Pending, too_large
-from holdfast.index.redis_address import parse
-from holdfast.index.redis_commit import Committer
-from holdfast.index.redis_reading import Reader
-from holdfast.index.redis_server import Server
+from holdfast.storage.kv.backend import Changes
+from holdfast.storage.kv.pending import LIMIT, Pending, too_large
+from holdfast.storage.kv.redis_client import Server
+from holdfast.storage.kv.redis_commit import Committer
+from holdfast.storage.kv.redis_reading import Reader
+from holdfast.storage.kv.redis_server import parse
 
 SETTLE_SECONDS = 30.0
 

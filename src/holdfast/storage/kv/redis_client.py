@@ -13,11 +13,11 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 
 from holdfast.base import forks
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.index.redis_address import RedisAddress
-from holdfast.index.redis_durability import SYNC_TIMEOUT_MS, Keeping, find_out, not_kept
-from holdfast.index.redis_layout import Layout
-from holdfast.index.redis_line import Broken, Command, Line, text_of
-from holdfast.index.tokens import NOTHING_APPLIED, unknown
+from holdfast.storage.kv.redis_connection import Broken, Command, Line, text_of
+from holdfast.storage.kv.redis_durability import SYNC_TIMEOUT_MS, Keeping, find_out, not_kept
+from holdfast.storage.kv.redis_layout import Layout
+from holdfast.storage.kv.redis_server import RedisAddress
+from holdfast.storage.kv.token import NOTHING_APPLIED, unknown
 
 log = logging.getLogger("holdfast.sources")
 

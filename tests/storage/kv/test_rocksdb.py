@@ -13,10 +13,10 @@ import pytest
 from rocksdict import Options, Rdict
 
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
-from holdfast.index.backend import Changes
-from holdfast.index.rocksdb import RocksdbBackend
-from holdfast.index.rocksdb_directory import MARK, TEXT
-from holdfast.index.rocksdb_looking import RocksdbLooker
+from holdfast.storage.kv.backend import Changes
+from holdfast.storage.kv.rocksdb import RocksdbBackend
+from holdfast.storage.kv.rocksdb_directory import MARK, TEXT
+from holdfast.storage.kv.rocksdb_looking import RocksdbLooker
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_open_twice_in_a_process_is_refused(backend: RocksdbBackend, path: str, 
 def test_open_in_another_process_is_refused(backend: RocksdbBackend, path: str) -> None:
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        "from holdfast.index.rocksdb import RocksdbBackend\n"
+        "from holdfast.storage.kv.rocksdb import RocksdbBackend\n"
         f"try: RocksdbBackend({path!r})\n"
         "except Exception as error: print(error.code)"
     )

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import chain
 
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.index.backend import Space
-from holdfast.index.pending import Pending
-from holdfast.index.redis_address import RedisAddress
-from holdfast.index.redis_line import Command
-from holdfast.index.tokens import NOTHING_APPLIED
+from holdfast.storage.kv.backend import Space
+from holdfast.storage.kv.pending import Pending
+from holdfast.storage.kv.redis_connection import Command
+from holdfast.storage.kv.redis_server import RedisAddress
+from holdfast.storage.kv.token import NOTHING_APPLIED
 
 _FIELDS = 2_000
 _BYTES = 1 << 20

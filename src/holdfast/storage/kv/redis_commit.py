@@ -12,10 +12,10 @@ import redis
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError
-from holdfast.index.pending import Pending
-from holdfast.index.redis_line import Broken, Command, Line, text_of
-from holdfast.index.redis_server import Server, checked
-from holdfast.index.tokens import (
+from holdfast.storage.kv.pending import Pending
+from holdfast.storage.kv.redis_client import Server, checked
+from holdfast.storage.kv.redis_connection import Broken, Command, Line, text_of
+from holdfast.storage.kv.token import (
     KEPT,
     NOTHING_APPLIED,
     Finding,

@@ -17,12 +17,12 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.index import postgres_tables as tables
-from holdfast.index.pending import Pending
-from holdfast.index.postgres_arrays import ByteaArray
-from holdfast.index.postgres_reading import cut_off
-from holdfast.index.postgres_server import Connection, PostgresAddress, connect, lost, said
-from holdfast.index.tokens import KEPT, Finding, judge, new_token, not_applied, refusal, unknown
+from holdfast.storage.kv import postgres_tables as tables
+from holdfast.storage.kv.pending import Pending
+from holdfast.storage.kv.postgres_arrays import ByteaArray
+from holdfast.storage.kv.postgres_reader import cut_off
+from holdfast.storage.kv.postgres_server import Connection, PostgresAddress, connect, lost, said
+from holdfast.storage.kv.token import KEPT, Finding, judge, new_token, not_applied, refusal, unknown
 
 _PAUSE = 0.05
 _OPEN = """

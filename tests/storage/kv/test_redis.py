@@ -13,12 +13,12 @@ import redis
 from cut_lines import CutLine
 
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.index import redis_reading
-from holdfast.index.backend import Changes
-from holdfast.index.redis import RedisBackend
-from holdfast.index.redis_address import parse
-from holdfast.index.redis_durability import judge, may_evict
-from holdfast.index.redis_line import Line
+from holdfast.storage.kv import redis_reading
+from holdfast.storage.kv.backend import Changes
+from holdfast.storage.kv.redis import RedisBackend
+from holdfast.storage.kv.redis_connection import Line
+from holdfast.storage.kv.redis_durability import judge, may_evict
+from holdfast.storage.kv.redis_server import parse
 from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
 
 A: Changes = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 from redis.exceptions import AskError, AuthenticationError, ClusterDownError
 
-from holdfast.index.redis_address import RedisAddress
+from holdfast.storage.kv.redis_server import RedisAddress
 
 Command = list[Any]
 _REDIRECTIONS = 5

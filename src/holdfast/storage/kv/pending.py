@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.index.backend import Changes, Space
+from holdfast.storage.kv.backend import Changes, Space
 
 LIMIT = 512 << 20
 """Bytes of keys and values that a transaction may hold in memory."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import Corrupt, Fenced
-from holdfast.index.prefixes import end_of
-from holdfast.index.tokens import Finding, judge, new_token, refusal
+from holdfast.storage.kv.prefixes import end_of
+from holdfast.storage.kv.token import Finding, judge, new_token, refusal
 
 BEFORE, AFTER, OTHER = b"before", b"after", b"other"
 OURS = {BEFORE: False, AFTER: True}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.index import postgres_tables as tables
-from holdfast.index.postgres_reading import Reader
-from holdfast.index.postgres_server import parse
+from holdfast.storage.kv import postgres_tables as tables
 from holdfast.storage.kv.errors import not_there
+from holdfast.storage.kv.postgres_reader import Reader
+from holdfast.storage.kv.postgres_server import parse
 
 
 class PostgresLooker:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid
-from holdfast.index.backend import Space
-from holdfast.index.postgres_server import Connection
+from holdfast.storage.kv.backend import Space
+from holdfast.storage.kv.postgres_server import Connection
 
 LAYOUT = 1
 _LOCK = 0x686F6C6466617374  # "holdfast", for the advisory lock under which the tables are made

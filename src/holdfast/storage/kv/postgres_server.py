@@ -15,8 +15,8 @@ import psycopg
 from psycopg import conninfo
 
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
-from holdfast.index.postgres_arrays import ByteaArray, ByteaArrayDumper
-from holdfast.index.tokens import NOTHING_APPLIED
+from holdfast.storage.kv.postgres_arrays import ByteaArray, ByteaArrayDumper
+from holdfast.storage.kv.token import NOTHING_APPLIED
 
 _SHOWN = 200  # characters of a server's message
 _NAME_LIMIT = 200

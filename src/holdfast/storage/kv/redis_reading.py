@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.errors import Corrupt
-from holdfast.index.backend import Space
-from holdfast.index.prefixes import end_of
-from holdfast.index.redis_server import Server
+from holdfast.storage.kv.backend import Space
+from holdfast.storage.kv.prefixes import end_of
+from holdfast.storage.kv.redis_client import Server
 
 PAGE = 500
 

@@ -6,11 +6,11 @@ import logging
 
 from holdfast.base import forks
 from holdfast.errors import HoldfastError
-from holdfast.index.backend import Changes
-from holdfast.index.pending import Pending
-from holdfast.index.postgres_commit import Writer
-from holdfast.index.postgres_reading import Reader
-from holdfast.index.postgres_server import parse, translated
+from holdfast.storage.kv.backend import Changes
+from holdfast.storage.kv.pending import Pending
+from holdfast.storage.kv.postgres_commit import Writer
+from holdfast.storage.kv.postgres_reader import Reader
+from holdfast.storage.kv.postgres_server import parse, translated
 
 CHUNK = 4 << 20
 SETTLE_SECONDS = 30.0
