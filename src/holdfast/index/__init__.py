@@ -9,17 +9,14 @@ from holdfast.index.apply import Applier
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.configuration import config_hash
 from holdfast.index.gap import Gap
-from holdfast.index.index import Index
-from holdfast.index.opening import open_index
+from holdfast.index.index import Index, open_index
 from holdfast.index.recovering import PositionUnavailable, Recovery, decide_recovery, recover
 from holdfast.index.results import ResultIndex
 from holdfast.index.source_checkpoints import SourceCheckpoints
 from holdfast.index.starting import Start, decide_start
-from holdfast.storage.kv.backend import Backend
 
 __all__ = [
     "Applier",
-    "Backend",
     "Gap",
     "Index",
     "PositionUnavailable",

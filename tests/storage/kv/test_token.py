@@ -5,33 +5,33 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import Corrupt, Fenced
-from holdfast.storage.kv.prefixes import end_of
-from holdfast.storage.kv.token import Finding, judge, new_token, refusal
+from holdfast.storage.kv.store import end_of
+from holdfast.storage.kv.token import TokenCheck, check_token, new_token, refusal
 
 BEFORE, AFTER, OTHER = b"before", b"after", b"other"
 OURS = {BEFORE: False, AFTER: True}
 
 
 @pytest.mark.parametrize(
-    ("found", "earlier", "finding"),
+    ("found", "earlier", "check"),
     [
-        (BEFORE, [], Finding("ours", False)),
-        (AFTER, [BEFORE], Finding("ours", True)),
-        (OTHER, [AFTER, BEFORE], Finding("fenced", True)),
-        (OTHER, [OTHER, BEFORE], Finding("fenced", False)),
-        (OTHER, [OTHER], Finding("set-back", None)),
-        (OTHER, [], Finding("set-back", None)),
-        (None, [], Finding("gone", False)),
+        (BEFORE, [], TokenCheck("ours", False)),
+        (AFTER, [BEFORE], TokenCheck("ours", True)),
+        (OTHER, [AFTER, BEFORE], TokenCheck("fenced", True)),
+        (OTHER, [OTHER, BEFORE], TokenCheck("fenced", False)),
+        (OTHER, [OTHER], TokenCheck("set-back", None)),
+        (OTHER, [], TokenCheck("set-back", None)),
+        (None, [], TokenCheck("gone", False)),
     ],
 )
-def test_every_finding(found: bytes | None, earlier: list[bytes], finding: Finding) -> None:
-    assert judge(found, earlier, OURS) == finding
+def test_every_check(found: bytes | None, earlier: list[bytes], check: TokenCheck) -> None:
+    assert check_token(found, earlier, OURS) == check
 
 
 def test_refusals_say_what_to_do() -> None:
-    assert isinstance(refusal(Finding("fenced", False), "here"), Fenced)
-    for standing in ("gone", "set-back"):
-        assert isinstance(refusal(Finding(standing, None), "here"), Corrupt)  # type: ignore[arg-type]
+    assert isinstance(refusal(TokenCheck("fenced", False), "index", "here"), Fenced)
+    for owner in ("gone", "set-back"):
+        assert isinstance(refusal(TokenCheck(owner, None), "index", "here"), Corrupt)  # type: ignore[arg-type]
 
 
 def test_no_token_comes_twice() -> None:

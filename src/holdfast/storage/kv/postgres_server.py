@@ -1,6 +1,6 @@
-"""Addresses of indexes on PostgreSQL, connections to it, and what their errors mean.
+"""Addresses of stores on PostgreSQL, connections to it, and its errors in the words of the store.
 
-No password leaves this module: errors name the place by host, port, database and index.
+No password leaves this module: errors name the place by host, port, database and name.
 """
 
 from __future__ import annotations
@@ -8,90 +8,76 @@ from __future__ import annotations
 import contextlib
 import urllib.parse
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import psycopg
-from psycopg import conninfo
 
+from holdfast.base import postgres
+from holdfast.base.postgres import Trouble, message_of
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
-from holdfast.storage.kv.postgres_arrays import ByteaArray, ByteaArrayDumper
-from holdfast.storage.kv.token import NOTHING_APPLIED
+from holdfast.storage.kv import errors
+from holdfast.storage.kv.postgres_tables import ByteaArray, ByteaArrayDumper
+from holdfast.storage.kv.store import Kind
 
-_SHOWN = 200  # characters of a server's message
+if TYPE_CHECKING:
+    from holdfast.base.postgres import Connection
+
 _NAME_LIMIT = 200
-_DEFAULTS: dict[str, Any] = {
-    "connect_timeout": 10,
-    "fallback_application_name": "holdfast",
-    # A server that vanished without a word is noticed after a minute, not after the two hours systems wait by default.
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
-_TRANSIENT = ("08", "40", "53", "57", "58")  # connection, conflict with another transaction, resources, operator, disk
-_TRANSIENT_STATES = {"25006", "25P03", "25P04", "55006", "55P03"}  # a standby, a timeout, a lock
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class PostgresAddress(msgspec.Struct, frozen=True):
     """An address, taken apart. `dsn` may hold a password; `shown` does not."""
 
     shown: str
-    index: str
+    kind: Kind
+    name: str
+    """Of the store: a database may have many."""
     dsn: str
 
 
-def parse(url: str) -> PostgresAddress:
-    """`postgresql://user:password@host:port/database?index=name`; other parameters are libpq's."""
+def parse(url: str, kind: Kind = "index") -> PostgresAddress:
+    """`postgresql://user:password@host:port/database?index=name`; other parameters are libpq's.
+
+    A store of events has `store=name` instead.
+    """
     try:
         parts = urllib.parse.urlsplit(url)
         query = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
-        rest = urllib.parse.urlencode([pair for pair in query if pair[0] != "index"], quote_via=urllib.parse.quote)
+        rest = urllib.parse.urlencode([pair for pair in query if pair[0] != kind], quote_via=urllib.parse.quote)
         dsn = urllib.parse.urlunsplit((parts.scheme, *parts[1:3], rest, ""))
-        found = conninfo.conninfo_to_dict(dsn)
-    except (ValueError, psycopg.Error):
-        raise _invalid("The address cannot be read; it is not shown, because it may hold a password.") from None
-    index = dict(query).get("index", "default")
-    if not index or len(index) > _NAME_LIMIT or not index.isprintable():
-        raise _invalid(f"{index[:50]!r} is not a name for an index: 1 to {_NAME_LIMIT} characters that can be printed.")
+        found = postgres.dsn_parts(dsn)
+    except (ValueError, Invalid):
+        raise _invalid("The address cannot be read; it is not shown, because it may hold a password.", kind) from None
+    name = dict(query).get(kind, "default")
+    if not name or len(name) > _NAME_LIMIT or not name.isprintable():
+        raise _invalid(
+            f"{name[:50]!r} is not a name for {errors.a(kind)}: 1 to {_NAME_LIMIT} characters that can be printed.",
+            kind,
+        )
     host = found.get("host") or found.get("hostaddr") or ""
     port = f":{found['port']}" if found.get("port") else ""
-    return PostgresAddress(f"postgresql://{host}{port}/{found.get('dbname') or ''}?index={index}", index, dsn)
+    return PostgresAddress(f"postgresql://{host}{port}/{found.get('dbname') or ''}?{kind}={name}", kind, name, dsn)
 
 
-def _invalid(why: str) -> Invalid:
+def _invalid(why: str, kind: Kind) -> Invalid:
     return Invalid(
         why,
         code="address.refused",
-        next_step="write postgresql://user:password@host:5432/database?index=name, special characters percent-encoded",
+        next_step=f"write postgresql://user:password@host:5432/database?{kind}=name, special characters "
+        "percent-encoded",
     )
 
 
 def connect(address: PostgresAddress) -> Connection:
     """A new connection, outside a transaction. `psycopg.Error` if there is none to be had."""
-    given = conninfo.conninfo_to_dict(address.dsn)
-    options = {name: value for name, value in _DEFAULTS.items() if name not in given}
-    # No prepared statements: a pooler between us and the server may hand the next transaction to another one.
-    connection = psycopg.connect(
-        address.dsn, **options, client_encoding="UTF8", autocommit=True, prepare_threshold=None
-    )
+    connection = postgres.connect(address.dsn, autocommit=True)
     connection.adapters.register_dumper(ByteaArray, ByteaArrayDumper)
-    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # a rival's token must be seen
     return connection
 
 
-def lost(error: psycopg.Error) -> bool:
-    """Whether the connection broke, so that nothing is known of what the server did last."""
-    state = error.sqlstate
-    if state is None:
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05"}
-
-
 @contextlib.contextmanager
-def translated(doing: str, address: str) -> Iterator[None]:
+def translated(doing: str, address: PostgresAddress) -> Iterator[None]:
     """Raise our own errors instead of psycopg's, for what has applied nothing."""
     try:
         yield
@@ -99,44 +85,39 @@ def translated(doing: str, address: str) -> Iterator[None]:
         raise explained(error, doing, address) from None
 
 
-def explained(error: psycopg.Error, doing: str, address: str) -> HoldfastError:
-    state = error.sqlstate or ""
-    if state == "42501" or state.startswith("28"):
+def explained(error: psycopg.Error, doing: str, address: PostgresAddress) -> HoldfastError:
+    kind, said = address.kind, message_of(error)
+    trouble: Trouble = postgres.trouble_of(error)
+    if trouble == "denied":
         return Invalid(
-            f"PostgreSQL denies {doing}: {said(error)}",
-            code="index.denied",
-            about=address,
-            unchanged=NOTHING_APPLIED,
+            f"PostgreSQL denies {doing}: {said}",
+            code=f"{kind}.denied",
+            about=address.shown,
+            unchanged=errors.nothing_applied(kind),
             next_step="check user and password, and let the role create the schema holdfast, or use it: GRANT USAGE ON "
             "SCHEMA holdfast; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast",
         )
-    if state in {"XX001", "XX002", "42P01", "3F000", "42703"}:
+    if trouble in ("damaged", "missing"):
+        start_over = ", or remove it and start over: the sources are then read from their beginning"
         return Corrupt(
-            f"The index is damaged, or its tables were changed; found while {doing}: {said(error)}",
-            code="index.damaged",
-            about=address,
-            unchanged=NOTHING_APPLIED,
-            next_step="restore the schema holdfast from a backup, or remove it and start over: the sources are then "
-            "read from their beginning",
+            f"The {kind} is damaged, or its tables were changed; found while {doing}: {said}",
+            code=f"{kind}.damaged",
+            about=address.shown,
+            unchanged=errors.nothing_applied(kind),
+            next_step="restore the schema holdfast from a backup" + (start_over if kind == "index" else ""),
         )
-    if lost(error) or state.startswith(_TRANSIENT) or state in _TRANSIENT_STATES:
+    if trouble == "unavailable":
         return Unavailable(
-            f"PostgreSQL failed while {doing}: {said(error)}",
-            code="index.unavailable",
-            about=address,
-            unchanged=NOTHING_APPLIED,
+            f"PostgreSQL failed while {doing}: {said}",
+            code=f"{kind}.unavailable",
+            about=address.shown,
+            unchanged=errors.nothing_applied(kind),
             next_step="check that the server runs and has room on its disk; then try again",
         )
     return Invalid(
-        f"PostgreSQL refuses {doing}: {said(error)}",
-        code="index.refused",
-        about=address,
-        unchanged=NOTHING_APPLIED,
+        f"PostgreSQL refuses {doing}: {said}",
+        code=f"{kind}.refused",
+        about=address.shown,
+        unchanged=errors.nothing_applied(kind),
         next_step="see what the message says",
     )
-
-
-def said(error: psycopg.Error) -> str:
-    line = " ".join((error.diag.message_primary or str(error)).split())
-    line = line if len(line) <= _SHOWN else line[:_SHOWN] + "…"
-    return line if line.endswith(".") else line + "."
