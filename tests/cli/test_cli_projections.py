@@ -31,9 +31,9 @@ from holdfast.projections import (
     ProjectionStore,
     View,
     keys,
-    leases,
     open_projections,
     records,
+    worker_lease,
 )
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail/%"
@@ -185,7 +185,7 @@ LIVE = {b"order-1": b"1", b"order-2": b"1", b"order-3": b"2"}
 def test_lists_projections_with_what_people_ask_for(run, path):
     with open_projections(url_of(path)) as store:
         store.save_projection_checkpoint("by/hand", GlobalProjectionCheckpoint({"order-1": 1}))
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.backend, "turnover", "host:12:abc", 300, store.now_ms)
     ran = run("projections", url_of(path))
     assert (ran.code, ran.err) == (0, "")
     assert table(ran.out) == [
@@ -202,7 +202,7 @@ def test_lists_projections_with_what_people_ask_for(run, path):
 def test_json_is_exact(run, path):
     unfinished_rebuild(path)
     with open_projections(url_of(path)) as store:
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.backend, "turnover", "host:12:abc", 300, store.now_ms)
     ran = run("projections", path, "--json")
     assert (ran.code, ran.err) == (0, "")
     assert (ran.json["command"], ran.json["store"]) == ("projections", str(path))
@@ -247,11 +247,11 @@ def test_an_unfinished_rebuild_is_listed(run, path):
 def test_a_lease_that_ran_out_and_one_that_was_given_back(run, path):
     past = time.time() - 600
     with open_projections(url_of(path), clock=lambda: past) as store:
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.backend, "turnover", "host:12:abc", 300, store.now_ms)
     assert "host:12:abc, until its lease ran out 5 min ago" in run("projections", path).out
     assert run("projections", path, "--json").data["projections"][0]["lease"]["is_held"] is False
     with open_projections(url_of(path)) as store:
-        hold = leases.take(store, "turnover", "host:13:abc", 300)
+        hold = worker_lease.acquire(store.backend, "turnover", "host:13:abc", 300, store.now_ms)
         assert hold is not None
         hold.release()
     assert table(run("projections", path).out)[-1][-1] == "nobody"
@@ -310,7 +310,7 @@ def test_many_cursors_are_counted_page_by_page(run, path, monkeypatch):
 def test_damage_is_told_and_hides_nothing(run, path, space, key, said, row):
     unfinished_rebuild(path)
     with open_projections(url_of(path)) as store:
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.backend, "turnover", "host:12:abc", 300, store.now_ms)
         store.save_projection_checkpoint("whole", GlobalProjectionCheckpoint({"order-1": 1}))
     damage(path, space, key)
     ran = run("projections", path)
@@ -713,7 +713,7 @@ def test_a_rebuild_asks_at_a_terminal_and_an_interruption_switches_nothing(path,
 
 def test_who_works_on_it_is_said_and_what_it_means_for_them(run, path, shop):
     with open_projections(url_of(path)) as store:
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.backend, "turnover", "host:12:abc", 300, store.now_ms)
     words = ["projections", "rebuild", path, "turnover", "--dry-run", "--projection"]
     other = run(*words, f"{shop}:Doubled")
     assert "works on it:  host:12:abc" in other.out
@@ -935,7 +935,7 @@ def nasty(tmp_path: Path) -> Path:
         store.append("s" * 9000, [NewEvent("t" * 1000)])
         ProjectionRunner(store, on_error=OnError(then="dead-letter")).catch_up_persistent(Nasty())
         store.save_projection_checkpoint("n" * 9000, GlobalProjectionCheckpoint({NASTY: 1}))
-        leases.take(store, NASTY, NASTY * 50, 300)
+        worker_lease.acquire(store.backend, NASTY, NASTY * 50, 300, store.now_ms)
     return place
 
 

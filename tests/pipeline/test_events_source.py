@@ -22,8 +22,7 @@ from pyspark.sql.datasource import (
 
 from holdfast.errors import Invalid
 from holdfast.projections import Append, NewEvent, ProjectionStore, open_projections
-from holdfast.projections.spark.events import PUSHES
-from holdfast.projections.spark.events_columns import COLUMNS
+from holdfast.projections.spark.events import COLUMNS, PUSHES
 from holdfast.projections.spark.events_filter import Wanted, from_options, narrowed
 from holdfast.projections.spark.events_source import EventsDataSource, Positions, PushingReader, Streams
 from holdfast.spark import read_events

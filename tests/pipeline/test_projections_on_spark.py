@@ -20,9 +20,9 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.projections import Event, OnError, Projection, ProjectionStore, View, keys, open_projections, state
 from holdfast.projections import ProjectionRunner as InProcess
 from holdfast.projections.memory import MemoryBackend
+from holdfast.projections.spark.executor import GroupView
 from holdfast.projections.spark.merge import Merged, Part, Span
-from holdfast.projections.spark.projection_batches import in_groups
-from holdfast.projections.spark.projection_view import GroupView
+from holdfast.projections.spark.runner import in_groups
 from holdfast.spark import ProjectionRunner
 from holdfast.testing.conformance.projections.subject import CountedBackend, paid
 from holdfast.testing.faults.crash import kill_at

@@ -9,11 +9,12 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import Corrupt, NotFound
-from holdfast.projections import ProjectionStore, keys, records
+from holdfast.projections import ProjectionStore, keys, records, worker_lease
 from holdfast.projections import state as standing
 from holdfast.projections.arguments import check_name
 from holdfast.projections.backend import Backend, Row, Space
-from holdfast.projections.state import Lease, Standing
+from holdfast.projections.state import Standing
+from holdfast.projections.worker_lease import Lease
 
 PAGE = 10_000
 _Found = TypeVar("_Found")
@@ -129,7 +130,7 @@ def _seen(backend: Backend, escaped: bytes) -> SeenProjection:
     live = decoded(keys.STANDINGS, standing.decode)
     letters = None if problems else _count_letters(backend, escaped, live)
     rebuild = decoded(keys.SHADOWS, standing.decode)
-    lease = decoded(keys.LEASES, standing.decode_lease)
+    lease = decoded(keys.LEASES, worker_lease.decode)
     cursors = 0
     for key, value in pages(backend, "cursors", escaped + b"/"):
         cursors += 1

@@ -8,7 +8,8 @@ from holdfast.cli import wording
 from holdfast.cli.output import Cell
 from holdfast.cli.projections_seen import SeenProjection
 from holdfast.cli.sources_positions import cut
-from holdfast.projections.state import Lease, Standing
+from holdfast.projections.state import Standing
+from holdfast.projections.worker_lease import Lease
 
 HOLDER = 80
 

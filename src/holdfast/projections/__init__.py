@@ -6,17 +6,16 @@ how it goes on · `view`, `readmodel` what it makes · `rebuilding`, `life` made
 """
 
 from holdfast.projections.backend import Backend
-from holdfast.projections.checkpoint import GlobalProjectionCheckpoint
+from holdfast.projections.cursors import GlobalProjectionCheckpoint
 from holdfast.projections.event import Event, NewEvent
 from holdfast.projections.event_log import Append
 from holdfast.projections.opening import open_projections
 from holdfast.projections.projection import OnError, Projection
-from holdfast.projections.readmodel import ReadModel
 from holdfast.projections.runner import CaughtUp, ProjectionRunner
 from holdfast.projections.state import DeadLetter
 from holdfast.projections.status import Lag, ProjectionStatus
 from holdfast.projections.store import ProjectionStore
-from holdfast.projections.view import MemoryView, View
+from holdfast.projections.view import MemoryView, ReadModel, View
 from holdfast.projections.worker import Health, ProjectionHealth, ProjectionWorker
 
 __all__ = [

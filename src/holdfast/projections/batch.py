@@ -9,15 +9,15 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
-from holdfast.projections import astray, cursors, keys, records
+from holdfast.projections import cursors, keys, records
 from holdfast.projections import state as standing
 from holdfast.projections.backend import Backend, Change, Transaction
 from holdfast.projections.event import Event
 from holdfast.projections.event_log import EventLog
-from holdfast.projections.leases import Hold
 from holdfast.projections.projection import Handles, streams_of
 from holdfast.projections.state import DeadLetter, Standing, Track
 from holdfast.projections.view import StoredView
+from holdfast.projections.worker_lease import Hold
 
 NOT_THE_EVENTS_FAULT = (Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable)
 """Raised by the store beneath the handler: no policy for events applies to them."""
@@ -194,8 +194,8 @@ class Batches:
             cursor = cursor_of[stream]
             if event.sequence != cursor + 1:
                 if event.sequence > cursor:
-                    raise astray.gap(self._track, event.stream, cursor, event.sequence)
-                astray.check_was_seen(self._log, self._track, event.stream, cursor)
+                    raise cursors.gap(self._track, event.stream, cursor, event.sequence)
+                cursors.check_was_seen(self._log, self._track, event.stream, cursor)
                 continue
             if event.position in given_up:
                 letters.append(given_up[event.position])
@@ -248,6 +248,18 @@ def shortened(why: str) -> str:
 def first_position(backend: Backend, log: EventLog, track: Track, current: Standing, prefix: str) -> int:
     """The position after which the next batch begins."""
     return current.position if current.position is not None else resume_position(backend, log, track, prefix)
+
+
+def next_positions(
+    backend: Backend, log: EventLog, track: Track, current: Standing, prefix: str, limit: int, until: int | None
+) -> tuple[int, int] | None:
+    """The position after which the next batch begins, and the one it ends with; None if there is nothing to do."""
+    start = first_position(backend, log, track, current, prefix)
+    last = min(start + limit, log.head(), start + limit if until is None else until)
+    if last > start:
+        return start, last
+    # A position that took a look at every stream is kept even if nothing follows it.
+    return None if current.position is not None or start == 0 else (start, start)
 
 
 def resume_position(backend: Backend, log: EventLog, track: Track, prefix: str) -> int:

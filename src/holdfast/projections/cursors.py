@@ -1,17 +1,67 @@
-"""Cursors as they are kept: one key per projection and stream."""
+"""Cursors: how far a projection has come in each stream, one key per projection and stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from holdfast.base.steps import step
+from holdfast.errors import Invalid
 from holdfast.projections import keys, records, state
-from holdfast.projections.arguments import refused
+from holdfast.projections.arguments import check_number, check_stream, refused
 from holdfast.projections.backend import Backend, Change, Reading
-from holdfast.projections.checkpoint import GlobalProjectionCheckpoint, checked
+from holdfast.projections.event_log import EventLog
 from holdfast.projections.state import Track
+
+
+class GlobalProjectionCheckpoint:
+    """The last event of each stream that is in the read model; 0 for a stream that was never seen."""
+
+    __slots__ = ("cursors",)
+
+    cursors: dict[str, int]
+
+    def __init__(self, cursors: Mapping[str, int] | None = None) -> None:
+        self.cursors = dict(cursors or {})
+
+    def cursor_for(self, stream: str) -> int:
+        return self.cursors.get(stream, 0)
+
+    def advance(self, stream: str, sequence: int) -> None:
+        """Move a cursor forward. One that is as far or further stays."""
+        if sequence > self.cursor_for(stream):
+            self.cursors[stream] = sequence
+
+    def copy(self) -> GlobalProjectionCheckpoint:
+        """Another one that can be advanced by itself."""
+        return GlobalProjectionCheckpoint(self.cursors)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal if every stream's cursor is: one that is missing is 0."""
+        if not isinstance(other, GlobalProjectionCheckpoint):
+            return NotImplemented
+        return _seen(self.cursors) == _seen(other.cursors)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"GlobalProjectionCheckpoint({self.cursors!r})"
+
+
+def checked(checkpoint: Any) -> dict[str, int]:
+    """The cursors without those that are 0, or `Invalid`."""
+    if not isinstance(checkpoint, GlobalProjectionCheckpoint):
+        raise refused("checkpoint", f"a GlobalProjectionCheckpoint is needed, not {type(checkpoint).__name__}")
+    for stream, cursor in checkpoint.cursors.items():
+        check_stream(stream)
+        check_number("cursor", cursor)
+    return _seen(checkpoint.cursors)
+
+
+def _seen(cursors: dict[str, int]) -> dict[str, int]:
+    return {stream: cursor for stream, cursor in cursors.items() if cursor}
 
 
 class Cursors:
@@ -89,3 +139,33 @@ def replaced(reading: Reading, track: Track, wanted: dict[str, int]) -> Iterator
             yield space, key, value
     for key in stored:
         yield track.space, key, None
+
+
+def check_was_seen(log: EventLog, track: Track, stream: str, cursor: int) -> None:
+    """An event at or before the cursor is in the read model already, if the stream ever went as far."""
+    version = log.version(stream)
+    if version < cursor:
+        raise _astray(
+            track,
+            f"its cursor for stream {stream[:200]!r} is at {cursor}, and the stream has {version} events",
+            "cursor.ahead",
+        )
+
+
+def gap(track: Track, stream: str, cursor: int, sequence: int) -> Invalid:
+    return _astray(
+        track,
+        f"its cursor for stream {stream[:200]!r} is at {cursor}, and the next event that it would be given is "
+        f"{sequence}, as if it read other streams before",
+        "cursor.gap",
+    )
+
+
+def _astray(track: Track, why: str, code: str) -> Invalid:
+    return Invalid(
+        f"Projection {track.name[:200]!r} cannot go on: {why}.",
+        code=code,
+        about=f"projection {track.name[:200]!r}",
+        unchanged="its read model and its cursors",
+        next_step="rebuild it, or save the checkpoint that its read model has",
+    )

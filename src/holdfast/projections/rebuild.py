@@ -8,10 +8,10 @@ from holdfast.base.steps import step
 from holdfast.errors import Fenced
 from holdfast.projections import cursors, keys, records, state
 from holdfast.projections.backend import Backend, Change, Space, Transaction
-from holdfast.projections.leases import Hold
 from holdfast.projections.state import Standing, Track
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import table_prefix
+from holdfast.projections.worker_lease import Hold
 
 CHUNK = 10_000
 """Keys removed in one commit: writers need not wait long for a sweep."""

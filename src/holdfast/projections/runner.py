@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -12,11 +13,14 @@ from holdfast.errors import Conflict, Fenced, Invalid
 from holdfast.projections import admin, rebuild, state
 from holdfast.projections.arguments import check_number, refused
 from holdfast.projections.batch import Batches, Failure, Works
-from holdfast.projections.leases import Hold
+from holdfast.projections.cursors import GlobalProjectionCheckpoint
+from holdfast.projections.event import Event
+from holdfast.projections.event_log import PAGE
 from holdfast.projections.projection import Handles, OnError, OnVersion, check_kept, check_projection, check_version
-from holdfast.projections.replaying import Replays
 from holdfast.projections.state import DeadLetter, Standing, Track
 from holdfast.projections.store import ProjectionStore
+from holdfast.projections.view import MemoryView, View
+from holdfast.projections.worker_lease import Hold
 
 BATCH = 1000
 LONGEST_WAIT = 60.0
@@ -35,7 +39,7 @@ class CaughtUp(msgspec.Struct, frozen=True):
     """False if it ended because it had done as many batches as it was asked for, or was told to stop."""
 
 
-class ProjectionRunner(Replays):
+class ProjectionRunner:
     """Runs projections over a store.
 
         ProjectionRunner(store).catch_up_persistent(Turnover())
@@ -54,7 +58,7 @@ class ProjectionRunner(Replays):
         batch: int = BATCH,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        super().__init__(store)
+        self.store = store
         self._on_error = on_error or OnError()
         self._on_version = on_version
         self._batch = check_number("batch", batch, 1, 1_000_000)
@@ -156,6 +160,73 @@ class ProjectionRunner(Replays):
         """
         return admin.retry_letters(self.store, self._checked(projection), projection)
 
+    # Replays: these write nothing to the store. What a handler raises is raised, and what came before stays done.
+    # Without a `view` the read model is a new one in memory, of use to projections that keep theirs in themselves.
+
+    def run(self, projection: Handles, events: Iterable[Event], view: View | None = None) -> View:
+        """Handle all of these events; the view they went into."""
+        return self.run_all([projection], events, view)
+
+    def run_all(self, projections: Sequence[Handles], events: Iterable[Event], view: View | None = None) -> View:
+        """Handle all of these events with several projections, in one pass."""
+        view = MemoryView() if view is None else view
+        for projection in projections:
+            check_projection(projection)
+        for event in events:
+            for projection in projections:
+                projection.handle(event, view)
+        return view
+
+    def catch_up(self, projection: Handles, events: Sequence[Event], after: int = 0, view: View | None = None) -> View:
+        """Handle those of one stream's events that follow a sequence; they must be in order."""
+        check_number("after", after)
+        return self.run(projection, events[bisect_right(events, after, key=lambda event: event.sequence) :], view)
+
+    def run_from_store(self, projection: Handles, stream: str, view: View | None = None) -> int:
+        """Handle a stream from its first event; the sequence of the last."""
+        return self.catch_up_from_store(projection, stream, 0, view)
+
+    def catch_up_from_store(self, projection: Handles, stream: str, after: int, view: View | None = None) -> int:
+        """Handle the events of a stream that follow a sequence; the sequence of the last."""
+        view = MemoryView() if view is None else view
+        check_projection(projection)
+        for event in self.store.read_stream(stream, after):
+            projection.handle(event, view)
+            after = event.sequence
+        return after
+
+    def run_all_streams(
+        self, projection: Handles, streams: Iterable[str] | None = None, view: View | None = None
+    ) -> GlobalProjectionCheckpoint:
+        """Handle these streams, one after the other, from their first events; without `streams`, all there are."""
+        return self.catch_up_all_streams(projection, GlobalProjectionCheckpoint(), streams, view)
+
+    def catch_up_all_streams(
+        self,
+        projection: Handles,
+        checkpoint: GlobalProjectionCheckpoint,
+        streams: Iterable[str] | None = None,
+        view: View | None = None,
+    ) -> GlobalProjectionCheckpoint:
+        """Handle what follows a checkpoint; the checkpoint to go on from next time. The one given stays as it is."""
+        view = MemoryView() if view is None else view
+        reached = checkpoint.copy()
+        for stream in self._streams("") if streams is None else streams:
+            reached.advance(stream, self.catch_up_from_store(projection, stream, checkpoint.cursor_for(stream), view))
+        return reached
+
+    def run_matching_streams(
+        self, projection: Handles, prefix: str, view: View | None = None
+    ) -> GlobalProjectionCheckpoint:
+        """Handle the streams that begin so, from their first events."""
+        return self.catch_up_all_streams(projection, GlobalProjectionCheckpoint(), self._streams(prefix), view)
+
+    def catch_up_matching_streams(
+        self, projection: Handles, prefix: str, checkpoint: GlobalProjectionCheckpoint, view: View | None = None
+    ) -> GlobalProjectionCheckpoint:
+        """Handle what follows a checkpoint in the streams that begin so; the checkpoint to go on from next time."""
+        return self.catch_up_all_streams(projection, checkpoint, self._streams(prefix), view)
+
     def _catch_up(
         self,
         projection: Handles,
@@ -231,6 +302,12 @@ class ProjectionRunner(Replays):
         if self.store.is_persistent:
             check_kept(projection, self.store.address)
         return state.live(projection.name)
+
+    def _streams(self, prefix: str) -> Iterator[str]:
+        after: str | None = None
+        while names := self.store.list_streams(prefix, after=after, limit=PAGE):
+            yield from names
+            after = names[-1]
 
 
 def pause(policy: OnError, tried: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.errors import Conflict, Fenced
+from holdfast.errors import Conflict
 from holdfast.projections import keys, records
 from holdfast.projections.arguments import check_name
 from holdfast.projections.backend import Reading, Space
@@ -28,15 +28,6 @@ class Standing(msgspec.Struct, frozen=True):
     """Builds that nobody reads any more, some of which may still be there."""
     until: int | None = None
     """Of a rebuild: the position it is for; None: the last one."""
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """Who works on a projection."""
-
-    token: int
-    """Rises with each taking."""
-    holder: str
-    until_ms: int
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -97,23 +88,3 @@ def check_unchanged(reading: Reading, track: Track, known: Standing | None, addr
             unchanged="its read model and its cursors",
             next_step="read where it stands and go on from there",
         )
-
-
-def check_lease(reading: Reading, track: Track, lease: Lease, address: str) -> None:
-    """`Fenced` if somebody else has taken the lease."""
-    key = keys.LEASES + track.escaped
-    value = reading.read("meta", [key])[0]
-    found = None if value is None else decode_lease(key, value, address)
-    if found is None or found.token != lease.token:
-        raise Fenced(
-            f"Projection {track.name[:200]!r} was taken over by {found.holder if found else 'somebody'}.",
-            code="projection.fenced",
-            about=f"projection {track.name[:200]!r}",
-            unchanged="its read model and its cursors",
-            next_step="stop here, or wait until the lease is free",
-        )
-
-
-def decode_lease(key: bytes, value: bytes, address: str) -> Lease:
-    name = key[2:].decode(errors="backslashreplace")
-    return records.unseal(key, value, Lease, f"the lease of projection {name[:200]!r}", address)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import NotFound
-from holdfast.projections import keys, records, state
+from holdfast.projections import keys, records, state, worker_lease
 from holdfast.projections.backend import Backend
 from holdfast.projections.event_log import EventLog
-from holdfast.projections.state import DeadLetter, Lease, Standing, Track
+from holdfast.projections.state import DeadLetter, Standing, Track
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ def _holder(backend: Backend, track: Track) -> str | None:
     value = backend.read("meta", [key])[0]
     if value is None:
         return None
-    lease: Lease = state.decode_lease(key, value, backend.address)
+    lease = worker_lease.decode(key, value, backend.address)
     return lease.holder if lease.until_ms else None
 
 

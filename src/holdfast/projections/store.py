@@ -10,18 +10,16 @@ from types import TracebackType
 from typing import TypeVar
 
 from holdfast.base.steps import step
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.projections import keys, records, state, status
 from holdfast.projections.arguments import check_number
 from holdfast.projections.backend import Backend
-from holdfast.projections.checkpoint import GlobalProjectionCheckpoint
-from holdfast.projections.cursors import Cursors
+from holdfast.projections.cursors import Cursors, GlobalProjectionCheckpoint
 from holdfast.projections.event import Event, NewEvent
 from holdfast.projections.event_log import PAGE, Append, EventLog, Expected
-from holdfast.projections.readmodel import ReadModel
 from holdfast.projections.state import DeadLetter
 from holdfast.projections.status import Lag, ProjectionStatus
-from holdfast.projections.waiting import wait_until
+from holdfast.projections.view import ReadModel
 
 FORMAT = 1
 _S = TypeVar("_S")
@@ -211,3 +209,23 @@ class ProjectionStore:
                     next_step="restore the store from a copy, or begin with a new one at another place",
                 )
             transaction.write([("meta", keys.FORMAT, records.seal(keys.FORMAT, FORMAT))])
+
+
+POLL = 0.05
+"""Seconds between two looks when nothing was written through this object: others do not tell us."""
+
+
+def wait_until(is_so: Callable[[], bool], changed: threading.Condition, timeout: float, what: str, wanted: str) -> None:
+    deadline = time.monotonic() + timeout
+    while not is_so():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unavailable(
+                f"{what} did not come to {wanted} within {timeout:g} seconds.",
+                code="wait.timeout",
+                about=what,
+                unchanged="everything",
+                next_step="see whether its worker runs and is healthy, then wait again",
+            )
+        with changed:
+            changed.wait(min(POLL, left))

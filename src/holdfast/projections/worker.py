@@ -15,11 +15,11 @@ import msgspec
 
 from holdfast.base.stopping import StopRequest
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, Unavailable
-from holdfast.projections import leases
+from holdfast.projections import worker_lease
 from holdfast.projections.arguments import refused
-from holdfast.projections.leases import Hold
 from holdfast.projections.projection import Handles, check_projection
 from holdfast.projections.runner import ProjectionRunner
+from holdfast.projections.worker_lease import Hold
 
 log = logging.getLogger("holdfast.projections")
 
@@ -163,7 +163,9 @@ class ProjectionWorker:
 
     def _has_lease(self, turn: _Turn) -> bool:
         if turn.lease is None:
-            turn.lease = leases.take(self._store, turn.projection.name, self._holder, self._lease)
+            turn.lease = worker_lease.acquire(
+                self._store.backend, turn.projection.name, self._holder, self._lease, self._store.now_ms
+            )
         else:
             turn.lease.renew()
         return turn.lease is not None

@@ -15,7 +15,7 @@ from holdfast.errors import Invalid
 from holdfast.projections import keys, records
 from holdfast.projections.backend import Row
 from holdfast.projections.opening import open_projections
-from holdfast.projections.spark.events_columns import ROWS, batches, check_columns, schema_text
+from holdfast.projections.spark.events import ROWS, batches, check_columns, schema_text
 from holdfast.projections.spark.events_filter import Wanted, from_options, narrowed
 from holdfast.projections.store import ProjectionStore
 

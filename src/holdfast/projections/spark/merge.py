@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from bisect import bisect_left
 from collections.abc import Iterator
 
@@ -9,11 +10,11 @@ import msgspec
 
 from holdfast import errors
 from holdfast.base.codec import msgpack_decoder
-from holdfast.errors import HoldfastError, Invalid
-from holdfast.projections import astray, keys
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.projections import cursors, keys
 from holdfast.projections.backend import Change
 from holdfast.projections.batch import Failure
-from holdfast.projections.spark.events_columns import decode_record
+from holdfast.projections.spark.events import decode_record
 from holdfast.projections.state import Track
 
 
@@ -142,7 +143,7 @@ class Merged:
         gaps = [span for span in self._spans.values() if span.first != span.cursor + 1]
         if gaps:
             span = min(gaps, key=lambda span: span.position)
-            raise astray.gap(self._track, span.stream, span.cursor, span.first)
+            raise cursors.gap(self._track, span.stream, span.cursor, span.first)
         return {stream: span.last for stream, span in self._spans.items()}
 
     def changes(self, build: int) -> Iterator[Change]:
@@ -191,3 +192,31 @@ def _failure(failed: Failed) -> Failure:
 
 def _shown(group: bytes) -> str:
     return repr(group[:200].decode(errors="backslashreplace"))
+
+
+def explained(error: Exception, name: str) -> HoldfastError:
+    """What Spark raised, as an error of our tree."""
+    about, unchanged = f"projection {name[:200]!r}", "its read model and its cursors"
+    if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
+        return Invalid(
+            f"Projection {name[:200]!r} cannot be sent to Spark's executors: {error}",
+            code="projection.pickle",
+            about=about,
+            unchanged=unchanged,
+            next_step="keep open files, connections and locks out of the projection object",
+        )
+    if "No module named 'holdfast'" in str(error):
+        return Invalid(
+            "Spark's executors run a Python that has no holdfast.",
+            code="projection.executors",
+            about=about,
+            unchanged=unchanged,
+            next_step="install holdfast there, or set PYSPARK_PYTHON to a Python that has it before the session starts",
+        )
+    return Unavailable(
+        f"Spark did not come to the end of a batch of projection {name[:200]!r}: {error}",
+        code="spark.failed",
+        about=about,
+        unchanged=unchanged,
+        next_step="see what Spark says, then catch up again",
+    )

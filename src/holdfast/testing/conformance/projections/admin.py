@@ -18,8 +18,8 @@ from holdfast.projections import (
     ProjectionWorker,
     ReadModel,
     View,
-    leases,
     state,
+    worker_lease,
 )
 from holdfast.testing.conformance.projections.subject import (
     NOW,
@@ -340,20 +340,20 @@ class LifeConformance(ProjectionsUnderTest):
     def test_leases(self) -> None:
         now = NOW
         store, runner = self.caught_up(clock=lambda: now)
-        mine = leases.take(store, "turnover", "me", 30)
+        mine = worker_lease.acquire(store.backend, "turnover", "me", 30, store.now_ms)
         assert mine is not None
-        assert leases.take(store, "turnover", "you", 30) is None
+        assert worker_lease.acquire(store.backend, "turnover", "you", 30, store.now_ms) is None
         assert store.projections()[0].holder == "me"
         now += 20
         mine.renew()
         now += 20
-        assert leases.take(store, "turnover", "you", 30) is None
+        assert worker_lease.acquire(store.backend, "turnover", "you", 30, store.now_ms) is None
         store.append("order-1", [paid(5)])
         assert runner.catch_up_persistent(Turnover(), lease=mine).handled == 1  # which prolongs it
         now += 20
-        assert leases.take(store, "turnover", "you", 30) is None
+        assert worker_lease.acquire(store.backend, "turnover", "you", 30, store.now_ms) is None
         now += 20
-        yours = leases.take(store, "turnover", "you", 30)  # mine has run out
+        yours = worker_lease.acquire(store.backend, "turnover", "you", 30, store.now_ms)  # mine has run out
         assert yours is not None
         store.append("order-1", [paid(5)])
         for call in (
@@ -365,10 +365,10 @@ class LifeConformance(ProjectionsUnderTest):
                 call()
             assert caught.value.code == "projection.fenced"
         mine.release()
-        assert leases.take(store, "turnover", "me", 30) is None
+        assert worker_lease.acquire(store.backend, "turnover", "me", 30, store.now_ms) is None
         assert runner.catch_up_persistent(Turnover(), lease=yours).handled == 1
         yours.release()
-        again = leases.take(store, "turnover", "me", 30)
+        again = worker_lease.acquire(store.backend, "turnover", "me", 30, store.now_ms)
         assert again is not None
         assert again.token > yours.token
         assert contents(store) == fresh_fold(store)

@@ -1,0 +1,113 @@
+"""Which worker works on a projection: a lease that expires when its holder dies.
+
+Leases decide who works, so that others need not try. That nothing is applied twice does not depend on them, nor on
+clocks: each commit checks the projection's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.base.steps import step
+from holdfast.errors import Fenced
+from holdfast.projections import keys, records, state
+from holdfast.projections.backend import Backend, Reading, Transaction
+from holdfast.projections.state import Track
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Who works on a projection."""
+
+    token: int
+    """Rises with each taking."""
+    holder: str
+    until_ms: int
+
+
+class Hold:
+    """A lease that this process has taken. Every commit under it checks that it still has it, and prolongs it."""
+
+    def __init__(self, backend: Backend, track: Track, lease: Lease, seconds: float, now_ms: Callable[[], int]) -> None:
+        self._backend = backend
+        self._now_ms = now_ms
+        self._track = track
+        self._key = keys.LEASES + track.escaped
+        self._seconds = seconds
+        self._lease = lease
+
+    @property
+    def token(self) -> int:
+        return self._lease.token
+
+    @property
+    def is_due(self) -> bool:
+        """Whether half of it is over, so that it should be prolonged."""
+        return self._lease.until_ms - self._now_ms() < self._seconds * 500
+
+    def check(self, transaction: Transaction) -> None:
+        """`Fenced` if somebody else has taken it; prolongs it with the transaction's commit if that is due."""
+        _check(transaction, self._track, self._lease, self._backend.address)
+        if self.is_due:
+            until = self._now_ms() + int(self._seconds * 1000)
+            # Also right if the commit fails: what is stored then runs out earlier, and its token is checked.
+            self._lease = msgspec.structs.replace(self._lease, until_ms=until)
+            transaction.write([("meta", self._key, records.seal(self._key, self._lease))])
+
+    def renew(self) -> None:
+        """Prolong it if that is due, with nothing else. `Fenced` if somebody else has taken it."""
+        if self.is_due:
+            with step("lease.renew"), self._backend.begin() as transaction:
+                self.check(transaction)
+
+    def release(self) -> None:
+        """Let others have it at once. Fine if somebody has it already."""
+        with step("lease.release"), self._backend.begin() as transaction:
+            value = transaction.read("meta", [self._key])[0]
+            if value is not None and decode(self._key, value, self._backend.address).token == self.token:
+                over = msgspec.structs.replace(self._lease, until_ms=0)
+                transaction.write([("meta", self._key, records.seal(self._key, over))])
+
+
+def acquire(backend: Backend, name: str, holder: str, seconds: float, now_ms: Callable[[], int]) -> Hold | None:
+    """Take a projection's lease if it is free, has run out, or is this holder's; None if somebody else has it."""
+    track = state.live(name)
+    key = keys.LEASES + track.escaped
+    if _is_taken(backend.read("meta", [key])[0], key, holder, backend.address, now_ms()):
+        return None  # seen without waiting for anybody's transaction
+    with step("lease.take"), backend.begin() as transaction:
+        value = transaction.read("meta", [key])[0]
+        if _is_taken(value, key, holder, backend.address, now_ms()):
+            return None
+        token = 1 if value is None else decode(key, value, backend.address).token + 1
+        lease = Lease(token, holder, now_ms() + int(seconds * 1000))
+        transaction.write([("meta", key, records.seal(key, lease))])
+    return Hold(backend, track, lease, seconds, now_ms)
+
+
+def _is_taken(value: bytes | None, key: bytes, holder: str, address: str, now_ms: int) -> bool:
+    if value is None:
+        return False
+    found = decode(key, value, address)
+    return found.holder != holder and found.until_ms > now_ms
+
+
+def _check(reading: Reading, track: Track, lease: Lease, address: str) -> None:
+    """`Fenced` if somebody else has taken the lease."""
+    key = keys.LEASES + track.escaped
+    value = reading.read("meta", [key])[0]
+    found = None if value is None else decode(key, value, address)
+    if found is None or found.token != lease.token:
+        raise Fenced(
+            f"Projection {track.name[:200]!r} was taken over by {found.holder if found else 'somebody'}.",
+            code="projection.fenced",
+            about=f"projection {track.name[:200]!r}",
+            unchanged="its read model and its cursors",
+            next_step="stop here, or wait until the lease is free",
+        )
+
+
+def decode(key: bytes, value: bytes, address: str) -> Lease:
+    name = key[2:].decode(errors="backslashreplace")
+    return records.unseal(key, value, Lease, f"the lease of projection {name[:200]!r}", address)
