@@ -301,8 +301,8 @@ def test_many_cursors_are_counted_page_by_page(run, path, monkeypatch):
     ("space", "key", "said", "row"),
     [
         ("cursors", b"turnover/order-1", "for stream 'order-1' is damaged", ["1", "6", "1", "3", "2"]),
-        ("meta", b"p/turnover", "the standing of projection 'turnover'", ["unknown"] * 3 + ["3", "unknown"]),
-        ("meta", b"b/turnover", "the standing of projection 'turnover'", ["1", "6", "1", "3", "2"]),
+        ("meta", b"p/turnover", "the state of projection 'turnover'", ["unknown"] * 3 + ["3", "unknown"]),
+        ("meta", b"b/turnover", "the state of projection 'turnover'", ["1", "6", "1", "3", "2"]),
         ("meta", b"l/turnover", "the lease of projection 'turnover'", ["1", "6", "1", "3", "2"]),
         ("meta", b"head", "the record of the last position", ["1", "6", "unknown", "3", "2"]),
     ],

@@ -21,7 +21,7 @@ from holdfast.cli.projections_words import known, lease_json, rebuild_json, work
 from holdfast.errors import Conflict
 from holdfast.projections import ProjectionRunner, ProjectionStore, keys, open_projections
 from holdfast.projections.rebuild import CHUNK
-from holdfast.projections.state import live
+from holdfast.projections.state import live_build
 from holdfast.projections.view import table_prefix
 
 COUNTED = 100_000
@@ -99,7 +99,7 @@ def command(url: str, output: Output, *, name: str, dry_run: bool, yes: bool) ->
 
 def _planned(store: ProjectionStore, name: str) -> Emptying:
     seen = required(store, name)
-    escaped, build = live(name).escaped, seen.standing.build if seen.standing else 1
+    escaped, build = live_build(name).escaped, seen.standing.build if seen.standing else 1
     many = sum(1 for _ in islice(pages(store.backend, "views", keys.of_build(escaped, build)), COUNTED + 1))
     prefix = table_prefix(escaped, build)
     tables = store.backend.query(_TABLES, (len(prefix), prefix))[0][0] if store.backend.has_sql else 0

@@ -9,12 +9,11 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import Corrupt, NotFound
-from holdfast.projections import ProjectionStore, keys, records, worker_lease
-from holdfast.projections import state as standing
+from holdfast.projections import ProjectionStore, keys, records, state, worker_lease
 from holdfast.projections.arguments import check_name
 from holdfast.projections.backend import Backend, Row, Space
-from holdfast.projections.state import Standing
-from holdfast.projections.worker_lease import Lease
+from holdfast.projections.state import ProjectionState
+from holdfast.projections.worker_lease import WorkerLeaseRecord
 
 PAGE = 10_000
 _Found = TypeVar("_Found")
@@ -24,10 +23,10 @@ class SeenProjection(msgspec.Struct, frozen=True):
     """One projection. None is what is not there, or cannot be read: then it is among the problems."""
 
     name: str
-    standing: Standing | None
-    rebuild: Standing | None
+    standing: ProjectionState | None
+    rebuild: ProjectionState | None
     """Of a read model that is being made beside the live one, or was when somebody gave up."""
-    lease: Lease | None
+    lease: WorkerLeaseRecord | None
     cursors: int
     dead_letters: int | None
     problems: tuple[str, ...]
@@ -75,9 +74,9 @@ def required(store: ProjectionStore, name: str) -> SeenProjection:
 
     `NotFound` if there is none, `Corrupt` if it cannot be told where it stands: then nothing can be done to it either.
     """
-    track = standing.live(name)
-    for key in (track.key, keys.SHADOWS + track.escaped):
-        standing.read(store.backend, key, store.address)
+    ref = state.live_build(name)
+    for key in (ref.key, keys.NEXT_STATES + ref.escaped):
+        state.read(store.backend, key, store.address)
     seen = _seen(store.backend, check_name(name))
     if seen.standing is None and seen.rebuild is None and not seen.cursors:
         raise NotFound(
@@ -102,7 +101,7 @@ def _names(backend: Backend) -> set[bytes]:
     """As they stand in keys, from whichever record there is."""
     found = {
         key.removeprefix(prefix)
-        for prefix in (keys.STANDINGS, keys.SHADOWS)
+        for prefix in (keys.STATES, keys.NEXT_STATES)
         for key, _ in pages(backend, "meta", prefix)
     }
     start: bytes | None = b""
@@ -127,9 +126,9 @@ def _seen(backend: Backend, escaped: bytes) -> SeenProjection:
         value = backend.read("meta", [key])[0]
         return None if value is None else _decoded(address, problems, lambda: decode(key, value, address))
 
-    live = decoded(keys.STANDINGS, standing.decode)
+    live = decoded(keys.STATES, state.decode)
     letters = None if problems else _count_letters(backend, escaped, live)
-    rebuild = decoded(keys.SHADOWS, standing.decode)
+    rebuild = decoded(keys.NEXT_STATES, state.decode)
     lease = decoded(keys.LEASES, worker_lease.decode)
     cursors = 0
     for key, value in pages(backend, "cursors", escaped + b"/"):
@@ -139,7 +138,7 @@ def _seen(backend: Backend, escaped: bytes) -> SeenProjection:
     return SeenProjection(name, live, rebuild, lease, cursors, letters, tuple(problems))
 
 
-def _count_letters(backend: Backend, escaped: bytes, live: Standing | None) -> int:
+def _count_letters(backend: Backend, escaped: bytes, live: ProjectionState | None) -> int:
     """Of the live read model."""
     return sum(1 for _ in pages(backend, "letters", keys.of_build(escaped, live.build))) if live else 0
 

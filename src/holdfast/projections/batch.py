@@ -1,4 +1,4 @@
-"""One batch of a catch-up: events handled, and read model, cursors and standing committed in one transaction."""
+"""One batch of a catch-up: events handled, and read model, cursors and state committed in one transaction."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
-from holdfast.projections import cursors, keys, records
-from holdfast.projections import state as standing
+from holdfast.projections import cursors, keys, records, state
 from holdfast.projections.backend import Backend, Change, Transaction
 from holdfast.projections.event import Event
 from holdfast.projections.event_log import EventLog
-from holdfast.projections.projection import Handles, streams_of
-from holdfast.projections.state import DeadLetter, Standing, Track
+from holdfast.projections.projection import ProjectionLike, streams_of
+from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
 from holdfast.projections.view import StoredView
-from holdfast.projections.worker_lease import Hold
+from holdfast.projections.worker_lease import WorkerLease
 
 NOT_THE_EVENTS_FAULT = (Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable)
 """Raised by the store beneath the handler: no policy for events applies to them."""
@@ -36,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """What became of a batch."""
 
-    standing: Standing
+    state: ProjectionState
     is_committed: bool
     handled: int = 0
     streams: int = 0
@@ -45,13 +44,13 @@ class Batch(msgspec.Struct, frozen=True):
     dead_lettered: int = 0
 
 
-class Works(Protocol):
-    """Works through the log for one projection, from one standing to the next."""
+class BatchProcessor(Protocol):
+    """Go through the log for one projection, from one state to the next."""
 
     def run(
         self,
-        known: Standing | None,
-        current: Standing,
+        known: ProjectionState | None,
+        current: ProjectionState,
         *,
         limit: int,
         until: int | None,
@@ -64,7 +63,7 @@ class Works(Protocol):
         """
 
 
-class Redo(msgspec.Struct, frozen=True):
+class RetryPrefix(msgspec.Struct, frozen=True):
     """A handler failed after it had changed tables, which only the whole transaction can undo: do the others again."""
 
     events: int
@@ -72,12 +71,14 @@ class Redo(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-class Unit:
+class ProjectionCommit:
     """The transaction of a batch: begun when first needed, and only if the projection still stands where it did."""
 
-    def __init__(self, backend: Backend, track: Track, known: Standing | None, lease: Hold | None) -> None:
+    def __init__(
+        self, backend: Backend, ref: BuildRef, known: ProjectionState | None, lease: WorkerLease | None
+    ) -> None:
         self._backend = backend
-        self._track = track
+        self._ref = ref
         self._known = known
         self._lease = lease
         self._transaction: Transaction | None = None
@@ -86,7 +87,7 @@ class Unit:
         if self._transaction is None:
             transaction = self._backend.begin()
             try:
-                standing.check_unchanged(transaction, self._track, self._known, self._backend.address)
+                state.check_unchanged(transaction, self._ref, self._known, self._backend.address)
                 if self._lease is not None:
                     self._lease.check(transaction)
             except BaseException:
@@ -106,33 +107,35 @@ class Unit:
             self._transaction.rollback()
 
 
-class Batches:
-    """Works through the log in this process."""
+class LocalBatches:
+    """Go through the log in this process."""
 
-    def __init__(self, backend: Backend, log: EventLog, projection: Handles, track: Track, lease: Hold | None) -> None:
+    def __init__(
+        self, backend: Backend, log: EventLog, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None
+    ) -> None:
         self._backend = backend
         self._log = log
         self._projection = projection
-        self._track = track
+        self._ref = ref
         self._lease = lease
 
     def run(
         self,
-        known: Standing | None,
-        current: Standing,
+        known: ProjectionState | None,
+        current: ProjectionState,
         *,
         limit: int,
         until: int | None,
         now_ms: int,
         given_up: Mapping[int, Failure],
     ) -> Batch | None:
-        start = first_position(self._backend, self._log, self._track, current, streams_of(self._projection))
+        start = first_position(self._backend, self._log, self._ref, current, streams_of(self._projection))
         events, position = self._events(start, limit, until)
         # A position that took a look at every stream is kept even if nothing follows it.
         if position == start and (current.position is not None or start == 0):
             return None
-        batch: Batch | Redo = Redo(len(events))
-        while isinstance(batch, Redo):
+        batch: Batch | RetryPrefix = RetryPrefix(len(events))
+        while isinstance(batch, RetryPrefix):
             batch = self._attempt(events, batch.events, position, known, current, now_ms, given_up, batch.failure)
         return batch
 
@@ -141,32 +144,32 @@ class Batches:
         events: list[Event],
         most: int,
         position: int,
-        known: Standing | None,
-        current: Standing,
+        known: ProjectionState | None,
+        current: ProjectionState,
         now_ms: int,
         given_up: Mapping[int, Failure],
         failure: Failure | None,
-    ) -> Batch | Redo:
+    ) -> Batch | RetryPrefix:
         """Handle the first `most` of the events and commit; the one after them is known to fail, if there is one."""
         events = events[:most]
         before = cursors.read_some(
-            self._backend, self._track, list({event.stream for event in events}), self._backend.address
+            self._backend, self._ref, list({event.stream for event in events}), self._backend.address
         )
-        unit = Unit(self._backend, self._track, known, self._lease)
-        view = StoredView(self._backend, self._track.escaped, current.build, unit.begin)
+        commit = ProjectionCommit(self._backend, self._ref, known, self._lease)
+        view = StoredView(self._backend, self._ref.escaped, current.build, commit.begin)
         try:
             handled, changed, letters, failed_now = self._handle(events, before, view, given_up)
             if failed_now is not None and view.has_run_sql:
-                return Redo(events.index(failed_now.event), failed_now)
+                return RetryPrefix(events.index(failed_now.event), failed_now)
             failure = failed_now or failure
             if failure is not None:
                 position = failure.event.position - 1
                 if not changed:
                     return Batch(current, False, failure=failure)
             new = moved(current, self._projection.version, position, now_ms)
-            unit.commit(changes(self._track, new, view.changes(), changed, letters))
+            commit.commit(changes(self._ref, new, view.changes(), changed, letters))
         finally:
-            unit.rollback()
+            commit.rollback()
         return Batch(new, True, handled, len(changed), failure, len(letters))
 
     def _events(self, position: int, limit: int, until: int | None) -> tuple[list[Event], int]:
@@ -185,7 +188,7 @@ class Batches:
     def _handle(
         self, events: list[Event], cursor_of: dict[str, int], view: StoredView, given_up: Mapping[int, Failure]
     ) -> tuple[int, dict[str, int], list[Failure], Failure | None]:
-        handle, keep = self._projection.handle, view.keep
+        handle, accept = self._projection.handle, view.accept
         changed: dict[str, int] = {}
         letters: list[Failure] = []
         handled = 0
@@ -194,15 +197,15 @@ class Batches:
             cursor = cursor_of[stream]
             if event.sequence != cursor + 1:
                 if event.sequence > cursor:
-                    raise cursors.gap(self._track, event.stream, cursor, event.sequence)
-                cursors.check_was_seen(self._log, self._track, event.stream, cursor)
+                    raise cursors.gap(self._ref, event.stream, cursor, event.sequence)
+                cursors.check_was_seen(self._log, self._ref, event.stream, cursor)
                 continue
             if event.position in given_up:
                 letters.append(given_up[event.position])
             else:
                 try:
                     handle(event, view)
-                    keep()
+                    accept()
                 except NOT_THE_EVENTS_FAULT:
                     raise
                 except Exception as error:
@@ -214,22 +217,22 @@ class Batches:
 
 
 def changes(
-    track: Track,
-    new: Standing,
+    ref: BuildRef,
+    new: ProjectionState,
     of_view: Iterable[Change],
     reached: dict[str, int],
     letters: Iterable[Failure],
 ) -> Iterator[Change]:
     """Everything that one commit of a projection writes."""
-    yield from cursors.changes(track, reached)
+    yield from cursors.changes(ref, reached)
     yield from of_view
     for failure in letters:
-        key = keys.of_build(track.escaped, new.build) + keys.NUMBER.pack(failure.event.position)
+        key = keys.of_build(ref.escaped, new.build) + keys.NUMBER.pack(failure.event.position)
         yield "letters", key, records.seal(key, _letter(failure, new.updated_ms))
-    yield "meta", track.key, records.seal(track.key, new)
+    yield "meta", ref.key, records.seal(ref.key, new)
 
 
-def moved(current: Standing, version: int, position: int, now_ms: int) -> Standing:
+def moved(current: ProjectionState, version: int, position: int, now_ms: int) -> ProjectionState:
     """Where the projection stands after a commit that takes it to this position."""
     return msgspec.structs.replace(
         current, version=version, position=position, revision=current.revision + 1, updated_ms=now_ms
@@ -245,16 +248,16 @@ def shortened(why: str) -> str:
     return why[:4096].encode(errors="backslashreplace").decode()
 
 
-def first_position(backend: Backend, log: EventLog, track: Track, current: Standing, prefix: str) -> int:
+def first_position(backend: Backend, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str) -> int:
     """The position after which the next batch begins."""
-    return current.position if current.position is not None else resume_position(backend, log, track, prefix)
+    return current.position if current.position is not None else resume_position(backend, log, ref, prefix)
 
 
 def next_positions(
-    backend: Backend, log: EventLog, track: Track, current: Standing, prefix: str, limit: int, until: int | None
+    backend: Backend, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str, limit: int, until: int | None
 ) -> tuple[int, int] | None:
     """The position after which the next batch begins, and the one it ends with; None if there is nothing to do."""
-    start = first_position(backend, log, track, current, prefix)
+    start = first_position(backend, log, ref, current, prefix)
     last = min(start + limit, log.head(), start + limit if until is None else until)
     if last > start:
         return start, last
@@ -262,10 +265,10 @@ def next_positions(
     return None if current.position is not None or start == 0 else (start, start)
 
 
-def resume_position(backend: Backend, log: EventLog, track: Track, prefix: str) -> int:
+def resume_position(backend: Backend, log: EventLog, ref: BuildRef, prefix: str) -> int:
     """The last position before which nothing is missing, according to the cursors. Looks at every stream."""
     lowest = log.head()
-    known = dict(cursors.read_all(backend, track, backend.address))
+    known = dict(cursors.read_all(backend, ref, backend.address))
     if not known:
         return 0  # the first time; nothing is gained by looking for the first event that it reads
     for name, version in log.versions():

@@ -13,7 +13,7 @@ from holdfast.projections import keys, records, state
 from holdfast.projections.arguments import check_number, check_stream, refused
 from holdfast.projections.backend import Backend, Change, Reading
 from holdfast.projections.event_log import EventLog
-from holdfast.projections.state import Track
+from holdfast.projections.state import BuildRef
 
 
 class GlobalProjectionCheckpoint:
@@ -72,100 +72,100 @@ class Cursors:
         self._now_ms = now_ms
 
     def load(self, name: str) -> GlobalProjectionCheckpoint:
-        track = state.live(name)
-        return GlobalProjectionCheckpoint(dict(read_all(self._backend, track, self._backend.address)))
+        ref = state.live_build(name)
+        return GlobalProjectionCheckpoint(dict(read_all(self._backend, ref, self._backend.address)))
 
     def save(self, name: str, checkpoint: GlobalProjectionCheckpoint) -> None:
-        track, wanted = state.live(name), checked(checkpoint)
+        ref, wanted = state.live_build(name), checked(checkpoint)
         with step("cursors.save", cursors=len(wanted)), self._backend.begin() as transaction:
-            transaction.write(replaced(transaction, track, wanted))
-            transaction.write(self._touched(transaction, track, loses_position=True))
+            transaction.write(replaced(transaction, ref, wanted))
+            transaction.write(self._touched(transaction, ref, loses_position=True))
 
     def advance(self, name: str, previous: GlobalProjectionCheckpoint, current: GlobalProjectionCheckpoint) -> int:
         if previous is current:
             raise refused("current", "it is the same object as previous; advance a copy()")
-        track, before, after = state.live(name), checked(previous), checked(current)
+        ref, before, after = state.live_build(name), checked(previous), checked(current)
         moved = {stream: cursor for stream, cursor in after.items() if cursor > before.get(stream, 0)}
         if not moved:
             return 0
         with step("cursors.advance", cursors=len(moved)), self._backend.begin() as transaction:
-            stored = read_some(transaction, track, list(moved), self._backend.address)
+            stored = read_some(transaction, ref, list(moved), self._backend.address)
             further = {stream: cursor for stream, cursor in moved.items() if cursor > stored[stream]}
             if further:
-                transaction.write(changes(track, further))
-                transaction.write(self._touched(transaction, track, loses_position=False))
+                transaction.write(changes(ref, further))
+                transaction.write(self._touched(transaction, ref, loses_position=False))
         return len(further)
 
-    def _touched(self, transaction: Reading, track: Track, *, loses_position: bool) -> Iterator[Change]:
+    def _touched(self, transaction: Reading, ref: BuildRef, *, loses_position: bool) -> Iterator[Change]:
         """Whoever is catching up meanwhile has to look again."""
-        found = state.read(transaction, track.key, self._backend.address)
+        found = state.read(transaction, ref.key, self._backend.address)
         if found is not None:
             position = None if loses_position else found.position
             new = msgspec.structs.replace(
                 found, position=position, revision=found.revision + 1, updated_ms=self._now_ms()
             )
-            yield "meta", track.key, records.seal(track.key, new)
+            yield "meta", ref.key, records.seal(ref.key, new)
 
 
-def read_all(reading: Reading, track: Track, address: str) -> Iterator[tuple[str, int]]:
-    for key, value in reading.scan(track.space, track.prefix, keys.end_of(track.prefix)):
+def read_all(reading: Reading, ref: BuildRef, address: str) -> Iterator[tuple[str, int]]:
+    for key, value in reading.scan(ref.space, ref.prefix, keys.end_of(ref.prefix)):
         try:
-            stream = key[len(track.prefix) :].decode()
+            stream = key[len(ref.prefix) :].decode()
         except UnicodeDecodeError:
-            raise records.corrupt(address, f"a cursor of projection {track.name!r}", "its key is not text") from None
-        yield stream, records.decode_cursor(value, track.name, stream, address)
+            raise records.corrupt(address, f"a cursor of projection {ref.name!r}", "its key is not text") from None
+        yield stream, records.decode_cursor(value, ref.name, stream, address)
 
 
-def read_some(reading: Reading, track: Track, streams: list[str], address: str) -> dict[str, int]:
+def read_some(reading: Reading, ref: BuildRef, streams: list[str], address: str) -> dict[str, int]:
     """The cursors of these streams, 0 where there is none."""
-    prefix, decode = track.prefix, records.decode_cursor
-    found = reading.read(track.space, [prefix + stream.encode() for stream in streams])
+    prefix, decode = ref.prefix, records.decode_cursor
+    found = reading.read(ref.space, [prefix + stream.encode() for stream in streams])
     return {
-        stream: 0 if value is None else decode(value, track.name, stream, address)
+        stream: 0 if value is None else decode(value, ref.name, stream, address)
         for stream, value in zip(streams, found, strict=True)
     }
 
 
-def changes(track: Track, cursors: dict[str, int]) -> Iterable[Change]:
-    space, prefix, pack = track.space, track.prefix, records.CURSOR.pack
+def changes(ref: BuildRef, cursors: dict[str, int]) -> Iterable[Change]:
+    space, prefix, pack = ref.space, ref.prefix, records.CURSOR.pack
     return [(space, prefix + stream.encode(), pack(cursor)) for stream, cursor in cursors.items()]
 
 
-def replaced(reading: Reading, track: Track, wanted: dict[str, int]) -> Iterator[Change]:
+def replaced(reading: Reading, ref: BuildRef, wanted: dict[str, int]) -> Iterator[Change]:
     """What makes the stored cursors exactly these. Damaged ones are overwritten or removed like any other."""
-    stored = dict(reading.scan(track.space, track.prefix, keys.end_of(track.prefix)))
-    for space, key, value in changes(track, wanted):
+    stored = dict(reading.scan(ref.space, ref.prefix, keys.end_of(ref.prefix)))
+    for space, key, value in changes(ref, wanted):
         if stored.pop(key, None) != value:
             yield space, key, value
     for key in stored:
-        yield track.space, key, None
+        yield ref.space, key, None
 
 
-def check_was_seen(log: EventLog, track: Track, stream: str, cursor: int) -> None:
+def check_was_seen(log: EventLog, ref: BuildRef, stream: str, cursor: int) -> None:
     """An event at or before the cursor is in the read model already, if the stream ever went as far."""
     version = log.version(stream)
     if version < cursor:
         raise _astray(
-            track,
+            ref,
             f"its cursor for stream {stream[:200]!r} is at {cursor}, and the stream has {version} events",
             "cursor.ahead",
         )
 
 
-def gap(track: Track, stream: str, cursor: int, sequence: int) -> Invalid:
+def gap(ref: BuildRef, stream: str, cursor: int, sequence: int) -> Invalid:
     return _astray(
-        track,
+        ref,
         f"its cursor for stream {stream[:200]!r} is at {cursor}, and the next event that it would be given is "
         f"{sequence}, as if it read other streams before",
         "cursor.gap",
     )
 
 
-def _astray(track: Track, why: str, code: str) -> Invalid:
+def _astray(ref: BuildRef, why: str, code: str) -> Invalid:
     return Invalid(
-        f"Projection {track.name[:200]!r} cannot go on: {why}.",
+        f"Projection {ref.name[:200]!r} cannot go on: {why}.",
         code=code,
-        about=f"projection {track.name[:200]!r}",
+        about=f"projection {ref.name[:200]!r}",
         unchanged="its read model and its cursors",
         next_step="rebuild it, or save the checkpoint that its read model has",
     )

@@ -12,7 +12,7 @@ from holdfast.errors import Conflict, Corrupt
 from holdfast.projections import keys, records
 from holdfast.projections.arguments import MAX_STREAM_BYTES, check_number, check_stream, check_text, refused
 from holdfast.projections.backend import Backend, Change, Reading
-from holdfast.projections.event import Event, NewEvent, Prepared, prepared
+from holdfast.projections.event import EncodedEvent, Event, NewEvent, encode_event
 
 Expected = int | Literal["any", "none"]
 """The version that a stream must have: any, none yet, or exactly this many events."""
@@ -41,7 +41,7 @@ class EventLog:
         self._ids = ids
 
     def append(self, appends: Sequence[Append]) -> list[Event]:
-        batch = [(check_stream(a.stream), a, _check_expected(a.expected), _prepared(a.events)) for a in appends]
+        batch = [(check_stream(a.stream), a, _check_expected(a.expected), _encoded(a.events)) for a in appends]
         if not batch:
             return []
         with step("events.append", streams=len(batch)), self._backend.begin() as transaction:
@@ -140,7 +140,7 @@ class EventLog:
             initial = function(initial, event)
         return initial
 
-    def _event(self, stream: str, sequence: int, position: int, one: Prepared) -> Event:
+    def _event(self, stream: str, sequence: int, position: int, one: EncodedEvent) -> Event:
         new = one.new
         return Event(
             position,
@@ -167,10 +167,10 @@ class EventLog:
         return records.corrupt(self._backend.address, what, "an event is missing")
 
 
-def _prepared(events: Iterable[NewEvent]) -> list[Prepared]:
+def _encoded(events: Iterable[NewEvent]) -> list[EncodedEvent]:
     if isinstance(events, NewEvent):
         raise refused("events", "a list of events is needed, not a single one")
-    return [prepared(event) for event in events]
+    return [encode_event(event) for event in events]
 
 
 def _check_expected(expected: Expected) -> int | None:

@@ -7,7 +7,7 @@
     shadows   cs/<projection>/<build>/<stream>   the same for a read model that is being rebuilt
     views     v/<projection>/<build>/<key>       read models
     letters   d/<projection>/<build>/<position>  events that could not be handled
-    meta      m/...                              the store's head, standings, leases
+    meta      m/...                              the store's head, states, leases
 
 A projection's name is escaped and holds no slash, a stream's ends its key or has its length before it: no two of them
 share a key, whatever is in them.
@@ -31,8 +31,8 @@ PREFIXES: dict[Space, bytes] = {
 }
 FORMAT = b"format"
 HEAD = b"head"
-STANDINGS = b"p/"
-SHADOWS = b"b/"
+STATES = b"p/"
+NEXT_STATES = b"b/"
 LEASES = b"l/"
 
 NUMBER = struct.Struct(">Q")

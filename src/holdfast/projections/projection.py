@@ -12,7 +12,7 @@ from holdfast.projections.event import Event
 from holdfast.projections.view import View
 
 
-class Handles(Protocol):
+class ProjectionLike(Protocol):
     """Anything with a name, a version and a handler."""
 
     @property
@@ -81,12 +81,12 @@ def check_projection(projection: Any) -> None:
         check_text("streams", prefix, MAX_STREAM_BYTES)
 
 
-def streams_of(projection: Handles) -> str:
+def streams_of(projection: ProjectionLike) -> str:
     found: str = getattr(projection, "streams", "")
     return found
 
 
-def check_kept(projection: Handles, address: str) -> None:
+def check_kept(projection: ProjectionLike, address: str) -> None:
     """Refuse a durable cursor for a read model that is gone with the process."""
     if getattr(projection, "is_volatile", False):
         raise Invalid(
@@ -99,7 +99,7 @@ def check_kept(projection: Handles, address: str) -> None:
         )
 
 
-def check_version(projection: Handles, made_by: int | None) -> None:
+def check_version(projection: ProjectionLike, made_by: int | None) -> None:
     """Refuse a handler that did not make the read model it would go on with."""
     if made_by not in (None, projection.version):
         raise Invalid(

@@ -10,7 +10,7 @@ from holdfast.projections.arguments import check_name
 from holdfast.projections.backend import Reading, Space
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ProjectionState(msgspec.Struct, frozen=True):
     """One record per projection. Every commit for it changes this one, so that two can never both go on from it."""
 
     version: int | None
@@ -42,13 +42,13 @@ class DeadLetter(msgspec.Struct, frozen=True):
     when_ms: int
 
 
-class Track(msgspec.Struct, frozen=True):
+class BuildRef(msgspec.Struct, frozen=True):
     """Which records belong together: those of the live read model, or those of one that is being rebuilt."""
 
     name: str
     escaped: bytes
     key: bytes
-    """Of the standing, in `meta`."""
+    """Of the `ProjectionState`, in `meta`."""
     space: Space
     prefix: bytes
     """Of the cursors, in that space."""
@@ -58,33 +58,33 @@ class Track(msgspec.Struct, frozen=True):
         return self.space == "cursors"
 
 
-def live(name: str) -> Track:
+def live_build(name: str) -> BuildRef:
     escaped = check_name(name)
-    return Track(name, escaped, keys.STANDINGS + escaped, "cursors", escaped + b"/")
+    return BuildRef(name, escaped, keys.STATES + escaped, "cursors", escaped + b"/")
 
 
-def shadow(name: str, build: int) -> Track:
+def next_build(name: str, build: int) -> BuildRef:
     escaped = check_name(name)
-    return Track(name, escaped, keys.SHADOWS + escaped, "shadows", keys.of_build(escaped, build))
+    return BuildRef(name, escaped, keys.NEXT_STATES + escaped, "shadows", keys.of_build(escaped, build))
 
 
-def read(reading: Reading, key: bytes, address: str) -> Standing | None:
+def read(reading: Reading, key: bytes, address: str) -> ProjectionState | None:
     value = reading.read("meta", [key])[0]
     return None if value is None else decode(key, value, address)
 
 
-def decode(key: bytes, value: bytes, address: str) -> Standing:
+def decode(key: bytes, value: bytes, address: str) -> ProjectionState:
     name = key[2:].decode(errors="backslashreplace")
-    return records.unseal(key, value, Standing, f"the standing of projection {name[:200]!r}", address)
+    return records.unseal(key, value, ProjectionState, f"the state of projection {name[:200]!r}", address)
 
 
-def check_unchanged(reading: Reading, track: Track, known: Standing | None, address: str) -> None:
+def check_unchanged(reading: Reading, ref: BuildRef, known: ProjectionState | None, address: str) -> None:
     """`Conflict` if somebody has committed for this projection since it was read."""
-    if read(reading, track.key, address) != known:
+    if read(reading, ref.key, address) != known:
         raise Conflict(
-            f"Projection {track.name[:200]!r} was changed by somebody else meanwhile.",
+            f"Projection {ref.name[:200]!r} was changed by somebody else meanwhile.",
             code="projection.changed",
-            about=f"projection {track.name[:200]!r}",
+            about=f"projection {ref.name[:200]!r}",
             unchanged="its read model and its cursors",
             next_step="read where it stands and go on from there",
         )

@@ -10,7 +10,7 @@ from holdfast.errors import NotFound
 from holdfast.projections import keys, records, state, worker_lease
 from holdfast.projections.backend import Backend
 from holdfast.projections.event_log import EventLog
-from holdfast.projections.state import DeadLetter, Standing, Track
+from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -42,33 +42,33 @@ class ProjectionStatus(msgspec.Struct, frozen=True):
 
 
 def lag(backend: Backend, log: EventLog, name: str) -> Lag:
-    found = required(backend, state.live(name))
+    found = required(backend, state.live_build(name))
     return Lag(found.position or 0, log.head())
 
 
 def projections(backend: Backend, log: EventLog) -> list[ProjectionStatus]:
     head = log.head()
-    return [_status(backend, name, head) for name in sorted({*_with_a_standing(backend), *_with_cursors(backend)})]
+    return [_status(backend, name, head) for name in sorted({*_with_a_state(backend), *_with_cursors(backend)})]
 
 
 def dead_letters(backend: Backend, name: str) -> list[DeadLetter]:
-    track = state.live(name)
-    found = state.read(backend, track.key, backend.address)
-    return [] if found is None else letters_of(backend, track, found.build)
+    ref = state.live_build(name)
+    found = state.read(backend, ref.key, backend.address)
+    return [] if found is None else letters_of(backend, ref, found.build)
 
 
-def letters_of(backend: Backend, track: Track, build: int) -> list[DeadLetter]:
-    prefix = keys.of_build(track.escaped, build)
+def letters_of(backend: Backend, ref: BuildRef, build: int) -> list[DeadLetter]:
+    prefix = keys.of_build(ref.escaped, build)
     return [
-        records.unseal(key, value, DeadLetter, f"a dead letter of projection {track.name[:200]!r}", backend.address)
+        records.unseal(key, value, DeadLetter, f"a dead letter of projection {ref.name[:200]!r}", backend.address)
         for key, value in backend.scan("letters", prefix, keys.end_of(prefix))
     ]
 
 
-def required(backend: Backend, track: Track) -> Standing:
-    found = state.read(backend, track.key, backend.address)
+def required(backend: Backend, ref: BuildRef) -> ProjectionState:
+    found = state.read(backend, ref.key, backend.address)
     if found is None:
-        raise unknown(track.name, backend.address)
+        raise unknown(ref.name, backend.address)
     return found
 
 
@@ -83,23 +83,23 @@ def unknown(name: str, address: str) -> NotFound:
 
 
 def _status(backend: Backend, name: str, head: int) -> ProjectionStatus:
-    track = state.live(name)
-    found = state.read(backend, track.key, backend.address)
-    shadow = state.read(backend, keys.SHADOWS + track.escaped, backend.address)
+    ref = state.live_build(name)
+    found = state.read(backend, ref.key, backend.address)
+    rebuild = state.read(backend, keys.NEXT_STATES + ref.escaped, backend.address)
     return ProjectionStatus(
         name,
         found.version if found else None,
         Lag((found.position or 0) if found else 0, head),
-        len(backend.scan("cursors", track.prefix, keys.end_of(track.prefix))),
-        len(letters_of(backend, track, found.build)) if found else 0,
-        (shadow.position or 0) if shadow else None,
-        _holder(backend, track),
+        len(backend.scan("cursors", ref.prefix, keys.end_of(ref.prefix))),
+        len(letters_of(backend, ref, found.build)) if found else 0,
+        (rebuild.position or 0) if rebuild else None,
+        _holder(backend, ref),
         found.updated_ms if found else None,
     )
 
 
-def _holder(backend: Backend, track: Track) -> str | None:
-    key = keys.LEASES + track.escaped
+def _holder(backend: Backend, ref: BuildRef) -> str | None:
+    key = keys.LEASES + ref.escaped
     value = backend.read("meta", [key])[0]
     if value is None:
         return None
@@ -107,8 +107,8 @@ def _holder(backend: Backend, track: Track) -> str | None:
     return lease.holder if lease.until_ms else None
 
 
-def _with_a_standing(backend: Backend) -> Iterator[str]:
-    for prefix in (keys.STANDINGS, keys.SHADOWS):
+def _with_a_state(backend: Backend) -> Iterator[str]:
+    for prefix in (keys.STATES, keys.NEXT_STATES):
         for key, _ in backend.scan("meta", prefix, keys.end_of(prefix)):
             yield keys.unescaped(key.removeprefix(prefix))
 

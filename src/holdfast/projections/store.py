@@ -156,10 +156,10 @@ class ProjectionStore:
         `Unavailable` if that takes longer than `timeout` seconds.
         """
         check_number("position", position)
-        track = state.live(name)
+        ref = state.live_build(name)
 
         def is_there() -> bool:
-            found = state.read(self.backend, track.key, self.address)
+            found = state.read(self.backend, ref.key, self.address)
             return position == 0 or (found is not None and (found.position or 0) >= position)
 
         wait_until(is_there, self._changed, timeout, f"Projection {name[:200]!r}", f"position {position}")

@@ -125,7 +125,7 @@ class StoredView:
         """The quoted name of a table of this read model, for SQL. Each build has its own, removed with it."""
         return table_name(self._tables, name)
 
-    def keep(self) -> None:
+    def accept(self) -> None:
         """The event is handled."""
         self._undo.clear()
         self.has_run_sql = False
@@ -177,12 +177,12 @@ class ReadModel:
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
-        self._track = state.live(name)
+        self._ref = state.live_build(name)
 
     def get(self, key: bytes) -> bytes | None:
         key = check_key(key)
         return self._of_one_build(
-            lambda build: self._backend.read("views", [keys.of_build(self._track.escaped, build) + key])[0]
+            lambda build: self._backend.read("views", [keys.of_build(self._ref.escaped, build) + key])[0]
         )
 
     def scan(self, prefix: bytes = b"") -> Iterator[Row]:
@@ -190,7 +190,7 @@ class ReadModel:
         prefix = check_prefix(prefix)
         return iter(
             self._of_one_build(
-                lambda build: list(scan_views(self._backend, keys.of_build(self._track.escaped, build), prefix))
+                lambda build: list(scan_views(self._backend, keys.of_build(self._ref.escaped, build), prefix))
             )
         )
 
@@ -201,7 +201,7 @@ class ReadModel:
         """
 
         def asked(build: int) -> list[tuple[Any, ...]]:
-            prefix = table_prefix(self._track.escaped, build)
+            prefix = table_prefix(self._ref.escaped, build)
             return self._backend.query(sql(lambda name: table_name(prefix, name)), parameters)
 
         return self._of_one_build(asked)
@@ -221,5 +221,5 @@ class ReadModel:
             build = now
 
     def _build(self) -> int:
-        found = state.read(self._backend, self._track.key, self._backend.address)
+        found = state.read(self._backend, self._ref.key, self._backend.address)
         return found.build if found else 1

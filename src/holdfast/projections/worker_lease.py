@@ -14,10 +14,10 @@ from holdfast.base.steps import step
 from holdfast.errors import Fenced
 from holdfast.projections import keys, records, state
 from holdfast.projections.backend import Backend, Reading, Transaction
-from holdfast.projections.state import Track
+from holdfast.projections.state import BuildRef
 
 
-class Lease(msgspec.Struct, frozen=True):
+class WorkerLeaseRecord(msgspec.Struct, frozen=True):
     """Who works on a projection."""
 
     token: int
@@ -26,14 +26,16 @@ class Lease(msgspec.Struct, frozen=True):
     until_ms: int
 
 
-class Hold:
+class WorkerLease:
     """A lease that this process has taken. Every commit under it checks that it still has it, and prolongs it."""
 
-    def __init__(self, backend: Backend, track: Track, lease: Lease, seconds: float, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, backend: Backend, ref: BuildRef, lease: WorkerLeaseRecord, seconds: float, now_ms: Callable[[], int]
+    ) -> None:
         self._backend = backend
         self._now_ms = now_ms
-        self._track = track
-        self._key = keys.LEASES + track.escaped
+        self._ref = ref
+        self._key = keys.LEASES + ref.escaped
         self._seconds = seconds
         self._lease = lease
 
@@ -48,7 +50,7 @@ class Hold:
 
     def check(self, transaction: Transaction) -> None:
         """`Fenced` if somebody else has taken it; prolongs it with the transaction's commit if that is due."""
-        _check(transaction, self._track, self._lease, self._backend.address)
+        _check(transaction, self._ref, self._lease, self._backend.address)
         if self.is_due:
             until = self._now_ms() + int(self._seconds * 1000)
             # Also right if the commit fails: what is stored then runs out earlier, and its token is checked.
@@ -70,10 +72,10 @@ class Hold:
                 transaction.write([("meta", self._key, records.seal(self._key, over))])
 
 
-def acquire(backend: Backend, name: str, holder: str, seconds: float, now_ms: Callable[[], int]) -> Hold | None:
+def acquire(backend: Backend, name: str, holder: str, seconds: float, now_ms: Callable[[], int]) -> WorkerLease | None:
     """Take a projection's lease if it is free, has run out, or is this holder's; None if somebody else has it."""
-    track = state.live(name)
-    key = keys.LEASES + track.escaped
+    ref = state.live_build(name)
+    key = keys.LEASES + ref.escaped
     if _is_taken(backend.read("meta", [key])[0], key, holder, backend.address, now_ms()):
         return None  # seen without waiting for anybody's transaction
     with step("lease.take"), backend.begin() as transaction:
@@ -81,9 +83,9 @@ def acquire(backend: Backend, name: str, holder: str, seconds: float, now_ms: Ca
         if _is_taken(value, key, holder, backend.address, now_ms()):
             return None
         token = 1 if value is None else decode(key, value, backend.address).token + 1
-        lease = Lease(token, holder, now_ms() + int(seconds * 1000))
+        lease = WorkerLeaseRecord(token, holder, now_ms() + int(seconds * 1000))
         transaction.write([("meta", key, records.seal(key, lease))])
-    return Hold(backend, track, lease, seconds, now_ms)
+    return WorkerLease(backend, ref, lease, seconds, now_ms)
 
 
 def _is_taken(value: bytes | None, key: bytes, holder: str, address: str, now_ms: int) -> bool:
@@ -93,21 +95,21 @@ def _is_taken(value: bytes | None, key: bytes, holder: str, address: str, now_ms
     return found.holder != holder and found.until_ms > now_ms
 
 
-def _check(reading: Reading, track: Track, lease: Lease, address: str) -> None:
+def _check(reading: Reading, ref: BuildRef, lease: WorkerLeaseRecord, address: str) -> None:
     """`Fenced` if somebody else has taken the lease."""
-    key = keys.LEASES + track.escaped
+    key = keys.LEASES + ref.escaped
     value = reading.read("meta", [key])[0]
     found = None if value is None else decode(key, value, address)
     if found is None or found.token != lease.token:
         raise Fenced(
-            f"Projection {track.name[:200]!r} was taken over by {found.holder if found else 'somebody'}.",
+            f"Projection {ref.name[:200]!r} was taken over by {found.holder if found else 'somebody'}.",
             code="projection.fenced",
-            about=f"projection {track.name[:200]!r}",
+            about=f"projection {ref.name[:200]!r}",
             unchanged="its read model and its cursors",
             next_step="stop here, or wait until the lease is free",
         )
 
 
-def decode(key: bytes, value: bytes, address: str) -> Lease:
+def decode(key: bytes, value: bytes, address: str) -> WorkerLeaseRecord:
     name = key[2:].decode(errors="backslashreplace")
-    return records.unseal(key, value, Lease, f"the lease of projection {name[:200]!r}", address)
+    return records.unseal(key, value, WorkerLeaseRecord, f"the lease of projection {name[:200]!r}", address)

@@ -14,14 +14,14 @@ from holdfast.index.rows import encoded, key_bytes, problems
 from holdfast.projections import cursors, keys
 from holdfast.projections.arguments import check_key, check_value
 from holdfast.projections.backend import Change
-from holdfast.projections.batch import Batch, Failure, Unit, changes, moved, next_positions
+from holdfast.projections.batch import Batch, Failure, ProjectionCommit, changes, moved, next_positions
 from holdfast.projections.event import Event
 from holdfast.projections.spark.events import read_events
 from holdfast.projections.spark.merge import explained
-from holdfast.projections.state import Standing, Track
+from holdfast.projections.state import BuildRef, ProjectionState
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import View
-from holdfast.projections.worker_lease import Hold
+from holdfast.projections.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -144,7 +144,7 @@ def _refused(name: str, why: str) -> Invalid:
     )
 
 
-class Streams(msgspec.Struct, frozen=True):
+class StreamProgress(msgspec.Struct, frozen=True):
     """The streams of a batch, and what of them was handled before."""
 
     reached: dict[str, int]
@@ -156,29 +156,29 @@ class Streams(msgspec.Struct, frozen=True):
 
 
 class FrameBatches:
-    """Works through the log with an aggregation. Everything it writes is one commit with the cursors."""
+    """Go through the log with an aggregation. Everything it writes is one commit with the cursors."""
 
     def __init__(
         self,
         store: ProjectionStore,
         spark: SparkSession,
         projection: FrameProjection,
-        track: Track,
-        lease: Hold | None,
+        ref: BuildRef,
+        lease: WorkerLease | None,
         *,
         partitions: int,
     ) -> None:
         self._store = store
         self._spark = spark
         self._projection = projection
-        self._track = track
+        self._ref = ref
         self._lease = lease
         self._partitions = partitions
 
     def run(
         self,
-        known: Standing | None,
-        current: Standing,
+        known: ProjectionState | None,
+        current: ProjectionState,
         *,
         limit: int,
         until: int | None,
@@ -186,37 +186,37 @@ class FrameBatches:
         given_up: Mapping[int, Failure],
     ) -> Batch | None:
         found = next_positions(
-            self._store.backend, self._store.log, self._track, current, self._projection.streams, limit, until
+            self._store.backend, self._store.log, self._ref, current, self._projection.streams, limit, until
         )
         if found is None:
             return None
         start, last = found
-        streams, rows = Streams({}, {}, 0), list[Change]()
+        streams, rows = StreamProgress({}, {}, 0), list[Change]()
         if last > start:
             with step("projection.handle", events=last - start):
                 streams = self._streams(start, last)
                 rows = self._rows(start, last, streams.seen, current.build)
         new = moved(current, self._projection.version, last, now_ms)
-        unit = Unit(self._store.backend, self._track, known, self._lease)
+        commit = ProjectionCommit(self._store.backend, self._ref, known, self._lease)
         try:
-            unit.commit(changes(self._track, new, rows, streams.reached, []))
+            commit.commit(changes(self._ref, new, rows, streams.reached, []))
         finally:
-            unit.rollback()
+            commit.rollback()
         return Batch(new, True, streams.events, len(streams.reached))
 
-    def _streams(self, start: int, last: int) -> Streams:
+    def _streams(self, start: int, last: int) -> StreamProgress:
         from pyspark.sql import functions as f
 
         events = self._events(start, last, "stream string, sequence bigint, position bigint")
         frame = events.groupBy("stream").agg(f.min("sequence"), f.max("sequence"), f.min("position"))
         backend, found = self._store.backend, sorted(self._collected(frame), key=lambda row: row[3])
-        before = cursors.read_some(backend, self._track, [stream for stream, *_ in found], backend.address)
+        before = cursors.read_some(backend, self._ref, [stream for stream, *_ in found], backend.address)
         for stream, low, _, _ in found:
             if low > before[stream] + 1:
-                raise cursors.gap(self._track, stream, before[stream], low)
+                raise cursors.gap(self._ref, stream, before[stream], low)
             if low <= before[stream]:
-                cursors.check_was_seen(self._store.log, self._track, stream, before[stream])
-        return Streams(
+                cursors.check_was_seen(self._store.log, self._ref, stream, before[stream])
+        return StreamProgress(
             {stream: high for stream, _, high, _ in found if high > before[stream]},
             {stream: before[stream] for stream, low, _, _ in found if low <= before[stream]},
             sum(max(0, high - before[stream]) for stream, _, high, _ in found),
@@ -230,7 +230,7 @@ class FrameBatches:
             raise self._refused("there are rows in which a column of the key is null")
         if len({key for key, _ in rows}) < len(rows):
             raise self._refused(f"there are several rows with the same {', '.join(self._projection.columns)}")
-        prefix = keys.of_build(self._track.escaped, build)
+        prefix = keys.of_build(self._ref.escaped, build)
         stored = [prefix + check_key(key) for key, _ in rows]
         kept = self._store.backend.read("views", stored)
         return [
@@ -276,9 +276,9 @@ class FrameBatches:
 
     def _refused(self, why: str) -> Invalid:
         return Invalid(
-            f"Projection {self._track.name[:200]!r}: {why}.",
+            f"Projection {self._ref.name[:200]!r}: {why}.",
             code="projection.frame",
-            about=f"projection {self._track.name[:200]!r}",
+            about=f"projection {self._ref.name[:200]!r}",
             unchanged="its read model and its cursors",
             next_step="aggregate to one row per key, without nulls in the key",
         )

@@ -39,7 +39,7 @@ ROWS = 10_000
 """In one record batch."""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class EventHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The beginning of an event, when the rest of it is not asked for."""
 
     position: int
@@ -78,7 +78,7 @@ def batches(
 
     kinds: dict[str, Any] = {"bigint": pyarrow.int64(), "string": pyarrow.string(), "boolean": pyarrow.bool_()}
     schema = pyarrow.schema([(name, kinds.get(COLUMNS.get(name, ""), pyarrow.binary())) for name in names])
-    kind: type[Any] = Place if set(names) <= {RECORD, *Place.__struct_fields__} else Event
+    kind: type[Any] = EventHeader if set(names) <= {RECORD, *EventHeader.__struct_fields__} else Event
     for some in rows:
         found = records.unsealed(some, kind, "event", address)
         if holds is not None:

@@ -20,11 +20,11 @@ from holdfast.projections.backend import Backend, Row, Transaction
 from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, told
 from holdfast.projections.event import Event
 from holdfast.projections.opening import open_projections
-from holdfast.projections.projection import Handles, OnError
+from holdfast.projections.projection import OnError, ProjectionLike
 from holdfast.projections.runner import pause
 from holdfast.projections.spark.events import decode_record
-from holdfast.projections.spark.merge import Failed, Fault, Part, Span, encode_part, fault
-from holdfast.projections.state import Standing, Track
+from holdfast.projections.spark.merge import Failed, Fault, GroupResult, StreamRange, encode_part, fault
+from holdfast.projections.state import BuildRef, ProjectionState
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import StoredView
 
@@ -40,9 +40,9 @@ class Task(msgspec.Struct, frozen=True):
     """What every executor has to know."""
 
     url: str
-    projection: Handles
-    track: Track
-    known: Standing | None
+    projection: ProjectionLike
+    ref: BuildRef
+    known: ProjectionState | None
     build: int
     on_error: OnError
 
@@ -57,7 +57,7 @@ def grouping(projection: Any) -> Mapped:
 
 
 def handling(task: Task) -> Mapped:
-    """Handles events that come sorted by group and position; parts, encoded."""
+    """Handle events that come sorted by group and position; parts, encoded."""
     return lambda batches: _encoded(_parts(task, batches))
 
 
@@ -103,47 +103,45 @@ def _group(key_of: Callable[[Event], Any], event: Event, name: str) -> Any:
     )
 
 
-def _encoded(parts: Iterator[Part]) -> Iterator[RecordBatch]:
+def _encoded(parts: Iterator[GroupResult]) -> Iterator[RecordBatch]:
     import pyarrow
 
     for part in parts:
         yield pyarrow.record_batch([pyarrow.array([encode_part(part)], pyarrow.binary())], names=["part"])
 
 
-def _parts(task: Task, batches: Iterator[RecordBatch]) -> Iterator[Part]:
+def _parts(task: Task, batches: Iterator[RecordBatch]) -> Iterator[GroupResult]:
     try:
         with open_projections(task.url, read_only=True) as store:
-            if state.read(store.backend, task.track.key, store.address) != task.known:
-                raise Conflict(
-                    f"Projection {task.track.name[:200]!r} was changed meanwhile.", code="projection.changed"
-                )
-            yield from Groups(task, store).run(batches)
+            if state.read(store.backend, task.ref.key, store.address) != task.known:
+                raise Conflict(f"Projection {task.ref.name[:200]!r} was changed meanwhile.", code="projection.changed")
+            yield from GroupExecutor(task, store).run(batches)
     except HoldfastError as error:
-        yield Part(faults=[fault(error)])
+        yield GroupResult(faults=[fault(error)])
     for _ in batches:  # Spark wants all of them to be taken
         pass
 
 
-class Groups:
+class GroupExecutor:
     """One partition's groups, one after the other."""
 
     def __init__(self, task: Task, store: ProjectionStore) -> None:
         self._task = task
         self._store = store
-        self._view = GroupView(store.backend, task.track.escaped, task.build)
+        self._view = GroupView(store.backend, task.ref.escaped, task.build)
         self._group: bytes | None = None
         self._has_failed = False
-        track = task.track
-        self._has_cursors = bool(store.backend.scan(track.space, track.prefix, keys.end_of(track.prefix), 1))
+        ref = task.ref
+        self._has_cursors = bool(store.backend.scan(ref.space, ref.prefix, keys.end_of(ref.prefix), 1))
         self._handle = task.projection.handle
         self._first: dict[str, tuple[int, Event]] = {}
         """Of each stream of the group: its cursor, and the first event that follows it."""
         self._last: dict[str, int] = {}
         self._handled = 0
-        self._part = Part()
+        self._part = GroupResult()
         self._size = 0
 
-    def run(self, batches: Iterator[RecordBatch]) -> Iterator[Part]:
+    def run(self, batches: Iterator[RecordBatch]) -> Iterator[GroupResult]:
         for batch in batches:
             groups: list[Any] = batch.column("grouped_by").to_pylist()
             found: list[Any] = batch.column("record").to_pylist()
@@ -164,12 +162,12 @@ class Groups:
     def _cursors(self, streams: set[str]) -> dict[str, int]:
         if not self._has_cursors:
             return dict.fromkeys(streams, 0)
-        return cursors.read_some(self._store.backend, self._task.track, list(streams), self._store.address)
+        return cursors.read_some(self._store.backend, self._task.ref, list(streams), self._store.address)
 
     def _event(self, event: Event, record: bytes, cursor: int) -> None:
         """Handle one event as the policy says. Of one that fails nothing is left in the view."""
         if event.sequence <= cursor:
-            cursors.check_was_seen(self._store.log, self._task.track, event.stream, cursor)
+            cursors.check_was_seen(self._store.log, self._task.ref, event.stream, cursor)
             return
         if self._has_failed:
             return
@@ -188,7 +186,7 @@ class Groups:
         raised: Exception | None = None
         try:
             self._handle(event, view)
-            view.keep()
+            view.accept()
         except NOT_THE_EVENTS_FAULT:
             raise
         except Exception as error:
@@ -220,16 +218,16 @@ class Groups:
             return
         self._size += self._view.report(self._group, self._part)
         self._part.spans.extend(
-            Span(stream, cursor, event.sequence, self._last[stream], event.position)
+            StreamRange(stream, cursor, event.sequence, self._last[stream], event.position)
             for stream, (cursor, event) in self._first.items()
         )
         self._first.clear()
         self._last.clear()
         self._has_failed = False
 
-    def _taken(self) -> Part:
+    def _taken(self) -> GroupResult:
         part = msgspec.structs.replace(self._part, handled=self._handled)
-        self._part, self._handled, self._size = Part(), 0, 0
+        self._part, self._handled, self._size = GroupResult(), 0, 0
         return part
 
 
@@ -239,7 +237,7 @@ class GroupView(StoredView):
     def __init__(self, backend: Backend, name: bytes, build: int) -> None:
         super().__init__(backend, name, build, self._no_transaction)
         # While a projection is made for the first time, or anew, there is nothing to read. Whoever commits meanwhile
-        # changes the standing, and then nothing of this is committed.
+        # changes the state, and then nothing of this is committed.
         self._is_empty = not backend.scan("views", self._prefix, keys.end_of(self._prefix), 1)
         self._read: set[bytes] = set()
         self._scanned: set[bytes] = set()
@@ -266,7 +264,7 @@ class GroupView(StoredView):
     def table(self, name: str) -> str:
         raise self._refused()
 
-    def report(self, group: bytes, part: Part) -> int:
+    def report(self, group: bytes, part: GroupResult) -> int:
         """Add what this group has done to a part; its size. The view is then as if nobody had used it."""
         written = self._written
         part.keys.extend(written)

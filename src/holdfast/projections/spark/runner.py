@@ -10,14 +10,14 @@ from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.projections import runner, state
 from holdfast.projections.arguments import check_number
-from holdfast.projections.batch import Batch, Failure, Unit, Works, changes, moved, next_positions
-from holdfast.projections.projection import Handles, OnError, OnVersion, streams_of
+from holdfast.projections.batch import Batch, BatchProcessor, Failure, ProjectionCommit, changes, moved, next_positions
+from holdfast.projections.projection import OnError, OnVersion, ProjectionLike, streams_of
 from holdfast.projections.spark.aggregate import FrameBatches, FrameProjection
 from holdfast.projections.spark.events import read_events
-from holdfast.projections.spark.merge import Merged, Part, decode_part, explained
-from holdfast.projections.state import Standing, Track
+from holdfast.projections.spark.merge import GroupResult, MergedResult, decode_part, explained
+from holdfast.projections.state import BuildRef, ProjectionState
 from holdfast.projections.store import ProjectionStore
-from holdfast.projections.worker_lease import Hold
+from holdfast.projections.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,20 +68,22 @@ class ProjectionRunner(runner.ProjectionRunner):
         self._spark = spark
         self._partitions = check_number("partitions", partitions or spark.sparkContext.defaultParallelism, 1, 100_000)
 
-    def _works(self, projection: Handles, track: Track, lease: Hold | None) -> Works:
+    def _processor(self, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None) -> BatchProcessor:
         if isinstance(projection, FrameProjection):
-            return FrameBatches(self.store, self._spark, projection, track, lease, partitions=self._partitions)
+            return FrameBatches(self.store, self._spark, projection, ref, lease, partitions=self._partitions)
         return SparkBatches(
             self.store,
             self._spark,
             projection,
-            track,
+            ref,
             lease,
             on_error=self._on_error,
             partitions=self._partitions,
         )
 
-    def _failed(self, projection: Handles, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]) -> None:
+    def _failed(
+        self, projection: ProjectionLike, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]
+    ) -> None:
         """The executors have tried it as often as they may."""
         raise runner.handler_failed(projection, failure, failure.attempts) from failure.error
 
@@ -90,7 +92,7 @@ GROUPED = "grouped_by binary, position bigint, record binary"
 
 
 class SparkBatches:
-    """Works through the log with the executors of a session.
+    """Go through the log with the executors of a session.
 
     Guarantees: what is committed is what one process would have committed, or nothing is.
     """
@@ -99,9 +101,9 @@ class SparkBatches:
         self,
         store: ProjectionStore,
         spark: SparkSession,
-        projection: Handles,
-        track: Track,
-        lease: Hold | None,
+        projection: ProjectionLike,
+        ref: BuildRef,
+        lease: WorkerLease | None,
         *,
         on_error: OnError,
         partitions: int,
@@ -109,15 +111,15 @@ class SparkBatches:
         self._store = store
         self._spark = spark
         self._projection = projection
-        self._track = track
+        self._ref = ref
         self._lease = lease
         self._on_error = on_error
         self._partitions = partitions
 
     def run(
         self,
-        known: Standing | None,
-        current: Standing,
+        known: ProjectionState | None,
+        current: ProjectionState,
         *,
         limit: int,
         until: int | None,
@@ -126,7 +128,7 @@ class SparkBatches:
     ) -> Batch | None:
         backend = self._store.backend
         found = next_positions(
-            self._store.backend, self._store.log, self._track, current, streams_of(self._projection), limit, until
+            self._store.backend, self._store.log, self._ref, current, streams_of(self._projection), limit, until
         )
         if found is None:
             return None
@@ -137,22 +139,22 @@ class SparkBatches:
             if merged.failure is None:
                 break
             # What failed may have seen one half of somebody else's commit.
-            state.check_unchanged(backend, self._track, known, backend.address)
+            state.check_unchanged(backend, self._ref, known, backend.address)
             failure = merged.failure
             last = failure.event.position - 1
             if last <= start:
                 return Batch(current, False, failure=failure)
         reached = merged.cursors()
         new = moved(current, self._projection.version, last, now_ms)
-        unit = Unit(backend, self._track, known, self._lease)
+        commit = ProjectionCommit(backend, self._ref, known, self._lease)
         try:
-            unit.commit(changes(self._track, new, merged.changes(new.build), reached, merged.letters))
+            commit.commit(changes(self._ref, new, merged.changes(new.build), reached, merged.letters))
         finally:
-            unit.rollback()
+            commit.rollback()
         return Batch(new, True, merged.handled, len(reached), failure, len(merged.letters))
 
-    def _merged(self, start: int, last: int, known: Standing | None, build: int) -> Merged:
-        merged = Merged(self._track)
+    def _merged(self, start: int, last: int, known: ProjectionState | None, build: int) -> MergedResult:
+        merged = MergedResult(self._ref)
         if last > start:
             with step("projection.handle", events=last - start):
                 for part in self._parts(start, last, known, build):
@@ -160,10 +162,10 @@ class SparkBatches:
             merged.check()
         return merged
 
-    def _parts(self, start: int, last: int, known: Standing | None, build: int) -> Iterator[Part]:
+    def _parts(self, start: int, last: int, known: ProjectionState | None, build: int) -> Iterator[GroupResult]:
         from holdfast.projections.spark.executor import Task, handling
 
-        task = Task(self._store.address, self._projection, self._track, known, build, self._on_error)
+        task = Task(self._store.address, self._projection, self._ref, known, build, self._on_error)
         try:
             grouped = in_groups(self._events(start, last), self._projection, self._partitions)
             handled = grouped.mapInArrow(handling(task), "part binary")
@@ -188,7 +190,7 @@ class SparkBatches:
         )
 
 
-def in_groups(events: DataFrame, projection: Handles, partitions: int) -> DataFrame:
+def in_groups(events: DataFrame, projection: ProjectionLike, partitions: int) -> DataFrame:
     """Events of one group together, one after the other and in the order of the log."""
     from holdfast.projections.spark.executor import grouping
 

@@ -469,8 +469,8 @@ class LifeConformance(ProjectionsUnderTest):
         with pytest.raises(Invalid):
             ProjectionWorker(ProjectionRunner(self.open()), [Turnover(), Doubled()])
 
-    def test_a_damaged_standing(self) -> None:
+    def test_a_damaged_state(self) -> None:
         store, runner = self.caught_up()
-        self.plant(store, "meta", state.live("turnover").key, b"nonsense")
+        self.plant(store, "meta", state.live_build("turnover").key, b"nonsense")
         with pytest.raises(Corrupt, match="turnover"):
             runner.catch_up_persistent(Turnover())
