@@ -185,6 +185,7 @@ def test_options_that_are_refused(options: dict[str, str], about: str) -> None:
     assert refused.value.about == about
 
 
+@pytest.mark.usefixtures("spark")
 def test_columns_that_are_refused() -> None:
     from pyspark.sql.types import StructType
 
