@@ -21,7 +21,8 @@ class FileLock:
     it, for people; it stays when the lock ends, since removing it would let two hold it.
     """
 
-    def __init__(self, path: str, address: str) -> None:
+    def __init__(self, path: str, address: str, kind: str = "index") -> None:
+        """`kind` is what it guards: an index or a store."""
         self._path = path
         try:
             self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -36,10 +37,10 @@ class FileLock:
             self.close()
             raise Conflict(
                 f"{address} is in use by {holder or 'another process'}.",
-                code="index.in-use",
+                code=f"{kind}.in-use",
                 about=address,
-                unchanged="the index",
-                next_step=f"end that process, or close its index; the holder is also shown by: lsof {path}",
+                unchanged=f"the {kind}",
+                next_step=f"end that process, or close its {kind}; the holder is also shown by: lsof {path}",
             ) from None
         except OSError as error:
             self.close()

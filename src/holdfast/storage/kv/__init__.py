@@ -1,0 +1,1 @@
+"""Ordered maps of bytes under one atomic, durable commit: what an index and a store of events stand on."""

@@ -1,0 +1,61 @@
+"""The conformance suite of the key-value layer, on every backend, with the keyspaces of both models."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from holdfast.storage.kv.memory import MemoryReader, MemoryStore
+from holdfast.storage.kv.sqlite import SqliteStore
+from holdfast.storage.kv.sqlite_reader import SqliteReader
+from holdfast.storage.kv.store import KeyValueStore, Kind, Reader, Schema
+from holdfast.testing.conformance.kv import KeyValueAbilities, KeyValueConformance
+
+
+@pytest.fixture(params=["index", "store"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+class OnEachKind(KeyValueConformance):
+    @pytest.fixture(autouse=True)
+    def place(self, kind: Kind, tmp_path: Path) -> None:
+        self.kind = kind
+        self.path = tmp_path / "new" / uuid.uuid4().hex
+
+
+class TestMemory(OnEachKind):
+    abilities = KeyValueAbilities(persistent=False, writers="exclusive")
+
+    def open_store(self, schema: Schema) -> KeyValueStore:
+        return MemoryStore(self.path.name, schema)
+
+    def open_reader(self, schema: Schema) -> Reader:
+        return MemoryReader(self.path.name, schema)
+
+
+class TestSharedMemory(TestMemory):
+    abilities = KeyValueAbilities(persistent=False, writers="shared")
+
+    def open_store(self, schema: Schema) -> KeyValueStore:
+        return MemoryStore(self.path.name, schema, "shared")
+
+
+class TestSqlite(OnEachKind):
+    abilities = KeyValueAbilities(persistent=True, writers="exclusive", sql=True)
+
+    def open_store(self, schema: Schema) -> KeyValueStore:
+        return SqliteStore(str(self.path), schema)
+
+    def open_reader(self, schema: Schema) -> Reader:
+        return SqliteReader(str(self.path), schema)
+
+
+class TestSharedSqlite(TestSqlite):
+    abilities = KeyValueAbilities(persistent=True, writers="shared", sql=True)
+
+    def open_store(self, schema: Schema) -> KeyValueStore:
+        return SqliteStore(str(self.path), schema, "shared")
