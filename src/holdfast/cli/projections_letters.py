@@ -17,7 +17,7 @@ from holdfast.cli.projections_seen import SeenProjection, pages, required
 from holdfast.cli.projections_store import asking_first, on_projections, store_of, warn_of_fencing
 from holdfast.cli.sources_positions import cut
 from holdfast.errors import Corrupt, Invalid
-from holdfast.projections import DeadLetter, ProjectionRunner, ProjectionStore, keys, open_projections, records
+from holdfast.projections import DeadLetter, ProjectionRunner, ProjectionStore, keys, open_projections
 from holdfast.projections.projection import ProjectionLike
 from holdfast.projections.state import live_build
 
@@ -83,11 +83,9 @@ def _letters(store: ProjectionStore, seen: SeenProjection) -> Letters:
     letters = Letters([], [])
     if seen.standing is None:
         return letters
-    for key, value in pages(
-        store.backend, "letters", keys.of_build(live_build(seen.name).escaped, seen.standing.build)
-    ):
+    for key, value in pages(store.kv, "letters", keys.of_build(live_build(seen.name).escaped, seen.standing.build)):
         try:
-            letters.found.append(records.unseal(key, value, DeadLetter, "a dead letter", store.address))
+            letters.found.append(keys.unseal(key, value, DeadLetter, "a dead letter", store.address))
         except Corrupt as error:
             letters.problems.append(error.message.removeprefix(f"{store.address}: "))
     return letters

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid
-from holdfast.projections import cursors, keys, rebuild, records, state, status
-from holdfast.projections.backend import Change, Transaction
+from holdfast.projections import cursors, keys, rebuild, state, status
 from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, ProjectionCommit, shortened, told
 from holdfast.projections.event import Event
 from holdfast.projections.projection import ProjectionLike, check_version
 from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import StoredView
+from holdfast.storage.kv.store import Transaction, WriteBatch, end_of
 
 MOST_CONFLICTS = 100
 
@@ -24,21 +23,21 @@ MOST_CONFLICTS = 100
 def reset(store: ProjectionStore, name: str) -> None:
     """Empty a projection in one step, and sweep away afterwards what nobody reads any more."""
     ref = state.live_build(name)
-    with step("projection.reset"), store.backend.begin() as transaction:
+    with step("projection.reset"), state.begin(store.kv) as transaction:
         found = state.read(transaction, ref.key, store.address)
-        kept = transaction.scan("cursors", ref.prefix, keys.end_of(ref.prefix))
+        kept = [key for key, _ in transaction.scan("cursors", ref.prefix, end_of(ref.prefix))]
         if found is None and not kept:
             raise status.unknown(name, store.address)
-        transaction.write(("cursors", key, None) for key, _ in kept)
+        transaction.write({"cursors": dict.fromkeys(kept, None)})
         if found is not None:
             transaction.write(_emptied(transaction, ref, found, store))
     store.notify()
-    rebuild.sweep(store.backend, ref)
+    rebuild.sweep(store.kv, ref)
 
 
 def move_back(store: ProjectionStore, ref: BuildRef, position: int) -> None:
     """Set the cursors to where they were at a position. Letters of events after it go: these are handled again."""
-    with step("projection.rewind"), store.backend.begin() as transaction:
+    with step("projection.rewind"), state.begin(store.kv) as transaction:
         found = state.read(transaction, ref.key, store.address)
         if found is None:
             raise status.unknown(ref.name, store.address)
@@ -55,24 +54,24 @@ def move_back(store: ProjectionStore, ref: BuildRef, position: int) -> None:
         for event in store.log.read_all(position):
             before.setdefault(event.stream, event.sequence - 1)
         wanted = {stream: min(cursor, before.get(stream, cursor)) for stream, cursor in known.items()}
-        transaction.write(cursors.replaced(transaction, ref, {s: c for s, c in wanted.items() if c}))
+        transaction.write({ref.space: cursors.replaced(transaction, ref, {s: c for s, c in wanted.items() if c})})
         letters = keys.of_build(ref.escaped, found.build)
         after = letters + keys.NUMBER.pack(position + 1)
-        gone = transaction.scan("letters", after, keys.end_of(letters))
-        transaction.write(("letters", key, None) for key, _ in gone)
+        gone = dict.fromkeys((key for key, _ in transaction.scan("letters", after, end_of(letters))), None)
+        transaction.write({"letters": gone})
         new = msgspec.structs.replace(found, position=position, revision=found.revision + 1, updated_ms=store.now_ms())
-        transaction.write([("meta", ref.key, records.seal(ref.key, new))])
+        transaction.write({"meta": {ref.key: keys.seal(ref.key, new)}})
 
 
 def retry_letters(store: ProjectionStore, ref: BuildRef, projection: ProjectionLike) -> list[DeadLetter]:
     """Handle dead letters again, each in a commit of its own; those that are left, with what they failed of now."""
-    found = state.read(store.backend, ref.key, store.address)
+    found = state.read(store.kv, ref.key, store.address)
     if found is None:
         return []
     left = []
-    for letter in status.letters_of(store.backend, ref, found.build):
+    for letter in status.letters_of(store.kv, ref, found.build):
         for conflicts in itertools.count(1):
-            known = status.required(store.backend, ref)
+            known = status.required(store.kv, ref)
             check_version(projection, known.version)
             try:
                 again = _retry(store, ref, known, projection, letter)
@@ -92,10 +91,10 @@ def _retry(
 ) -> DeadLetter | None:
     """What the letter is now; None if it is gone."""
     key = keys.of_build(ref.escaped, known.build) + keys.NUMBER.pack(letter.position)
-    if store.backend.read("letters", [key])[0] is None:
+    if store.kv.get("letters", key) is None:
         return None  # handled by somebody else, or of a read model that is not live any more
-    commit = ProjectionCommit(store.backend, ref, known, None)
-    view = StoredView(store.backend, ref.escaped, known.build, commit.begin)
+    commit = ProjectionCommit(store.kv, ref, known, None)
+    view = StoredView(store.kv, ref.escaped, known.build, commit.begin)
     try:
         try:
             projection.handle(_event_of(store, letter), view)
@@ -104,14 +103,15 @@ def _retry(
             raise
         except Exception as error:
             commit.rollback()  # tables that it has changed, too
-            commit = ProjectionCommit(store.backend, ref, known, None)
+            commit = ProjectionCommit(store.kv, ref, known, None)
             again = msgspec.structs.replace(
                 letter, error=shortened(told(error)), attempts=letter.attempts + 1, when_ms=store.now_ms()
             )
-            commit.commit([("letters", key, records.seal(key, again))])
+            commit.commit({"letters": {key: keys.seal(key, again)}})
             return again
         new = msgspec.structs.replace(known, revision=known.revision + 1, updated_ms=store.now_ms())
-        commit.commit([*view.changes(), ("letters", key, None), ("meta", ref.key, records.seal(ref.key, new))])
+        meta: dict[bytes, bytes | None] = {ref.key: keys.seal(ref.key, new)}
+        commit.commit({"views": view.writes(), "letters": {key: None}, "meta": meta})
     finally:
         commit.rollback()
     return None
@@ -120,13 +120,11 @@ def _retry(
 def _event_of(store: ProjectionStore, letter: DeadLetter) -> Event:
     page = store.log.page(letter.position - 1, 1)
     if not page:
-        raise records.corrupt(store.address, f"event {letter.position}", "a dead letter is of it, and it is not there")
+        raise keys.corrupt(store.address, f"event {letter.position}", "a dead letter is of it, and it is not there")
     return page[0]
 
 
-def _emptied(
-    transaction: Transaction, ref: BuildRef, found: ProjectionState, store: ProjectionStore
-) -> Iterator[Change]:
+def _emptied(transaction: Transaction, ref: BuildRef, found: ProjectionState, store: ProjectionStore) -> WriteBatch:
     key = keys.NEXT_STATES + ref.escaped
     begun = state.read(transaction, key, store.address)
     gone = (found.build,) if begun is None else (found.build, begun.build)
@@ -139,5 +137,4 @@ def _emptied(
         builds=found.builds + 1,
         garbage=(*found.garbage, *gone),
     )
-    yield "meta", ref.key, records.seal(ref.key, new)
-    yield "meta", key, None
+    return {"meta": {ref.key: keys.seal(ref.key, new), key: None}}

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
-from holdfast.projections import cursors, keys, records, state
-from holdfast.projections.backend import Backend, Change, Transaction
+from holdfast.projections import cursors, keys, state
 from holdfast.projections.event import Event
 from holdfast.projections.event_log import EventLog
 from holdfast.projections.projection import ProjectionLike, streams_of
 from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
 from holdfast.projections.view import StoredView
 from holdfast.projections.worker_lease import WorkerLease
+from holdfast.storage.kv.store import Reader, Transaction, WriteBatch
 
 NOT_THE_EVENTS_FAULT = (Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable)
 """Raised by the store beneath the handler: no policy for events applies to them."""
@@ -74,10 +74,8 @@ class RetryPrefix(msgspec.Struct, frozen=True):
 class ProjectionCommit:
     """The transaction of a batch: begun when first needed, and only if the projection still stands where it did."""
 
-    def __init__(
-        self, backend: Backend, ref: BuildRef, known: ProjectionState | None, lease: WorkerLease | None
-    ) -> None:
-        self._backend = backend
+    def __init__(self, kv: Reader, ref: BuildRef, known: ProjectionState | None, lease: WorkerLease | None) -> None:
+        self._kv = kv
         self._ref = ref
         self._known = known
         self._lease = lease
@@ -85,9 +83,9 @@ class ProjectionCommit:
 
     def begin(self) -> Transaction:
         if self._transaction is None:
-            transaction = self._backend.begin()
+            transaction = state.begin(self._kv)
             try:
-                state.check_unchanged(transaction, self._ref, self._known, self._backend.address)
+                state.check_unchanged(transaction, self._ref, self._known, self._kv.address)
                 if self._lease is not None:
                     self._lease.check(transaction)
             except BaseException:
@@ -96,10 +94,10 @@ class ProjectionCommit:
             self._transaction = transaction
         return self._transaction
 
-    def commit(self, changes: Iterable[Change]) -> None:
+    def commit(self, batch: WriteBatch) -> None:
         with step("projection.commit"):
             transaction = self.begin()
-            transaction.write(changes)
+            transaction.write(batch)
             transaction.commit()
 
     def rollback(self) -> None:
@@ -111,9 +109,9 @@ class LocalBatches:
     """Go through the log in this process."""
 
     def __init__(
-        self, backend: Backend, log: EventLog, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None
+        self, kv: Reader, log: EventLog, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None
     ) -> None:
-        self._backend = backend
+        self._kv = kv
         self._log = log
         self._projection = projection
         self._ref = ref
@@ -129,7 +127,7 @@ class LocalBatches:
         now_ms: int,
         given_up: Mapping[int, Failure],
     ) -> Batch | None:
-        start = first_position(self._backend, self._log, self._ref, current, streams_of(self._projection))
+        start = first_position(self._kv, self._log, self._ref, current, streams_of(self._projection))
         events, position = self._events(start, limit, until)
         # A position that took a look at every stream is kept even if nothing follows it.
         if position == start and (current.position is not None or start == 0):
@@ -152,11 +150,9 @@ class LocalBatches:
     ) -> Batch | RetryPrefix:
         """Handle the first `most` of the events and commit; the one after them is known to fail, if there is one."""
         events = events[:most]
-        before = cursors.read_some(
-            self._backend, self._ref, list({event.stream for event in events}), self._backend.address
-        )
-        commit = ProjectionCommit(self._backend, self._ref, known, self._lease)
-        view = StoredView(self._backend, self._ref.escaped, current.build, commit.begin)
+        before = cursors.read_some(self._kv, self._ref, list({event.stream for event in events}), self._kv.address)
+        commit = ProjectionCommit(self._kv, self._ref, known, self._lease)
+        view = StoredView(self._kv, self._ref.escaped, current.build, commit.begin)
         try:
             handled, changed, letters, failed_now = self._handle(events, before, view, given_up)
             if failed_now is not None and view.has_run_sql:
@@ -167,7 +163,7 @@ class LocalBatches:
                 if not changed:
                     return Batch(current, False, failure=failure)
             new = moved(current, self._projection.version, position, now_ms)
-            commit.commit(changes(self._ref, new, view.changes(), changed, letters))
+            commit.commit(writes(self._ref, new, view.writes(), changed, letters))
         finally:
             commit.rollback()
         return Batch(new, True, handled, len(changed), failure, len(letters))
@@ -216,20 +212,25 @@ class LocalBatches:
         return handled, changed, letters, None
 
 
-def changes(
+def writes(
     ref: BuildRef,
     new: ProjectionState,
-    of_view: Iterable[Change],
+    view: dict[bytes, bytes | None],
     reached: dict[str, int],
-    letters: Iterable[Failure],
-) -> Iterator[Change]:
-    """Everything that one commit of a projection writes."""
-    yield from cursors.changes(ref, reached)
-    yield from of_view
-    for failure in letters:
-        key = keys.of_build(ref.escaped, new.build) + keys.NUMBER.pack(failure.event.position)
-        yield "letters", key, records.seal(key, _letter(failure, new.updated_ms))
-    yield "meta", ref.key, records.seal(ref.key, new)
+    failures: Iterable[Failure],
+) -> WriteBatch:
+    """Everything that one commit of a projection writes: cursors, read model, dead letters and state."""
+    of_build = keys.of_build(ref.escaped, new.build)
+    letters: dict[bytes, bytes | None] = {}
+    for failure in failures:
+        key = of_build + keys.NUMBER.pack(failure.event.position)
+        letters[key] = keys.seal(key, _letter(failure, new.updated_ms))
+    return {
+        ref.space: cursors.writes(ref, reached),
+        "views": view,
+        "letters": letters,
+        "meta": {ref.key: keys.seal(ref.key, new)},
+    }
 
 
 def moved(current: ProjectionState, version: int, position: int, now_ms: int) -> ProjectionState:
@@ -248,16 +249,16 @@ def shortened(why: str) -> str:
     return why[:4096].encode(errors="backslashreplace").decode()
 
 
-def first_position(backend: Backend, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str) -> int:
+def first_position(kv: Reader, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str) -> int:
     """The position after which the next batch begins."""
-    return current.position if current.position is not None else resume_position(backend, log, ref, prefix)
+    return current.position if current.position is not None else resume_position(kv, log, ref, prefix)
 
 
 def next_positions(
-    backend: Backend, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str, limit: int, until: int | None
+    kv: Reader, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str, limit: int, until: int | None
 ) -> tuple[int, int] | None:
     """The position after which the next batch begins, and the one it ends with; None if there is nothing to do."""
-    start = first_position(backend, log, ref, current, prefix)
+    start = first_position(kv, log, ref, current, prefix)
     last = min(start + limit, log.head(), start + limit if until is None else until)
     if last > start:
         return start, last
@@ -265,10 +266,10 @@ def next_positions(
     return None if current.position is not None or start == 0 else (start, start)
 
 
-def resume_position(backend: Backend, log: EventLog, ref: BuildRef, prefix: str) -> int:
+def resume_position(kv: Reader, log: EventLog, ref: BuildRef, prefix: str) -> int:
     """The last position before which nothing is missing, according to the cursors. Looks at every stream."""
     lowest = log.head()
-    known = dict(cursors.read_all(backend, ref, backend.address))
+    known = dict(cursors.read_all(kv, ref, kv.address))
     if not known:
         return 0  # the first time; nothing is gained by looking for the first event that it reads
     for name, version in log.versions():

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from holdfast.base.arguments import check_number, refused
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
-from holdfast.projections import keys, records, state
-from holdfast.projections.arguments import check_number, check_stream, refused
-from holdfast.projections.backend import Backend, Change, Reading
+from holdfast.projections import keys, state
 from holdfast.projections.event_log import EventLog
-from holdfast.projections.state import BuildRef
+from holdfast.projections.keys import check_stream
+from holdfast.projections.state import BuildRef, Reading
+from holdfast.storage.kv.store import Reader, Transaction, WriteBatch, end_of
 
 
 class GlobalProjectionCheckpoint:
@@ -67,18 +68,18 @@ def _seen(cursors: dict[str, int]) -> dict[str, int]:
 class Cursors:
     """The three methods of a store of projection checkpoints."""
 
-    def __init__(self, backend: Backend, now_ms: Callable[[], int]) -> None:
-        self._backend = backend
+    def __init__(self, kv: Reader, now_ms: Callable[[], int]) -> None:
+        self._kv = kv
         self._now_ms = now_ms
 
     def load(self, name: str) -> GlobalProjectionCheckpoint:
         ref = state.live_build(name)
-        return GlobalProjectionCheckpoint(dict(read_all(self._backend, ref, self._backend.address)))
+        return GlobalProjectionCheckpoint(dict(read_all(self._kv, ref, self._kv.address)))
 
     def save(self, name: str, checkpoint: GlobalProjectionCheckpoint) -> None:
         ref, wanted = state.live_build(name), checked(checkpoint)
-        with step("cursors.save", cursors=len(wanted)), self._backend.begin() as transaction:
-            transaction.write(replaced(transaction, ref, wanted))
+        with step("cursors.save", cursors=len(wanted)), state.begin(self._kv) as transaction:
+            transaction.write({ref.space: replaced(transaction, ref, wanted)})
             transaction.write(self._touched(transaction, ref, loses_position=True))
 
     def advance(self, name: str, previous: GlobalProjectionCheckpoint, current: GlobalProjectionCheckpoint) -> int:
@@ -88,57 +89,54 @@ class Cursors:
         moved = {stream: cursor for stream, cursor in after.items() if cursor > before.get(stream, 0)}
         if not moved:
             return 0
-        with step("cursors.advance", cursors=len(moved)), self._backend.begin() as transaction:
-            stored = read_some(transaction, ref, list(moved), self._backend.address)
+        with step("cursors.advance", cursors=len(moved)), state.begin(self._kv) as transaction:
+            stored = read_some(transaction, ref, list(moved), self._kv.address)
             further = {stream: cursor for stream, cursor in moved.items() if cursor > stored[stream]}
             if further:
-                transaction.write(changes(ref, further))
+                transaction.write({ref.space: writes(ref, further)})
                 transaction.write(self._touched(transaction, ref, loses_position=False))
         return len(further)
 
-    def _touched(self, transaction: Reading, ref: BuildRef, *, loses_position: bool) -> Iterator[Change]:
-        """Whoever is catching up meanwhile has to look again."""
-        found = state.read(transaction, ref.key, self._backend.address)
-        if found is not None:
-            position = None if loses_position else found.position
-            new = msgspec.structs.replace(
-                found, position=position, revision=found.revision + 1, updated_ms=self._now_ms()
-            )
-            yield "meta", ref.key, records.seal(ref.key, new)
+    def _touched(self, transaction: Transaction, ref: BuildRef, *, loses_position: bool) -> WriteBatch:
+        """Change the state, so that a catch-up that is under way reads the cursors again."""
+        found = state.read(transaction, ref.key, self._kv.address)
+        if found is None:
+            return {}
+        position = None if loses_position else found.position
+        new = msgspec.structs.replace(found, position=position, revision=found.revision + 1, updated_ms=self._now_ms())
+        return {"meta": {ref.key: keys.seal(ref.key, new)}}
 
 
 def read_all(reading: Reading, ref: BuildRef, address: str) -> Iterator[tuple[str, int]]:
-    for key, value in reading.scan(ref.space, ref.prefix, keys.end_of(ref.prefix)):
+    for key, value in reading.scan(ref.space, ref.prefix, end_of(ref.prefix)):
         try:
             stream = key[len(ref.prefix) :].decode()
         except UnicodeDecodeError:
-            raise records.corrupt(address, f"a cursor of projection {ref.name!r}", "its key is not text") from None
-        yield stream, records.decode_cursor(value, ref.name, stream, address)
+            raise keys.corrupt(address, f"a cursor of projection {ref.name!r}", "its key is not text") from None
+        yield stream, keys.decode_cursor(value, ref.name, stream, address)
 
 
 def read_some(reading: Reading, ref: BuildRef, streams: list[str], address: str) -> dict[str, int]:
     """The cursors of these streams, 0 where there is none."""
-    prefix, decode = ref.prefix, records.decode_cursor
-    found = reading.read(ref.space, [prefix + stream.encode() for stream in streams])
+    prefix, decode = ref.prefix, keys.decode_cursor
+    found = reading.get_many(ref.space, [prefix + stream.encode() for stream in streams])
     return {
         stream: 0 if value is None else decode(value, ref.name, stream, address)
         for stream, value in zip(streams, found, strict=True)
     }
 
 
-def changes(ref: BuildRef, cursors: dict[str, int]) -> Iterable[Change]:
-    space, prefix, pack = ref.space, ref.prefix, records.CURSOR.pack
-    return [(space, prefix + stream.encode(), pack(cursor)) for stream, cursor in cursors.items()]
+def writes(ref: BuildRef, cursors: dict[str, int]) -> dict[bytes, bytes | None]:
+    """The keys and values of these cursors, for the keyspace of the build."""
+    prefix, pack = ref.prefix, keys.CURSOR.pack
+    return {prefix + stream.encode(): pack(cursor) for stream, cursor in cursors.items()}
 
 
-def replaced(reading: Reading, ref: BuildRef, wanted: dict[str, int]) -> Iterator[Change]:
-    """What makes the stored cursors exactly these. Damaged ones are overwritten or removed like any other."""
-    stored = dict(reading.scan(ref.space, ref.prefix, keys.end_of(ref.prefix)))
-    for space, key, value in changes(ref, wanted):
-        if stored.pop(key, None) != value:
-            yield space, key, value
-    for key in stored:
-        yield ref.space, key, None
+def replaced(reading: Reading, ref: BuildRef, wanted: dict[str, int]) -> dict[bytes, bytes | None]:
+    """What makes the stored cursors exactly these. Damaged ones are overwritten or deleted like any other."""
+    stored = dict(reading.scan(ref.space, ref.prefix, end_of(ref.prefix)))
+    changed = {key: value for key, value in writes(ref, wanted).items() if stored.pop(key, None) != value}
+    return {**changed, **dict.fromkeys(stored, None)}
 
 
 def check_was_seen(log: EventLog, ref: BuildRef, stream: str, cursor: int) -> None:

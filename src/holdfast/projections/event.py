@@ -6,16 +6,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.base.arguments import BUFFERS, check_bytes, check_number, check_text, refused
 from holdfast.base.codec import json_decoder
 from holdfast.errors import Invalid
-from holdfast.projections.arguments import (
-    BUFFERS,
-    MAX_PAYLOAD_BYTES,
-    check_bytes,
-    check_number,
-    check_text,
-    refused,
-)
+
+MAX_PAYLOAD_BYTES = 64 << 20
 
 
 class NewEvent(msgspec.Struct, frozen=True):

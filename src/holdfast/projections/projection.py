@@ -6,9 +6,10 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
+from holdfast.base.arguments import check_number, check_text, refused
 from holdfast.errors import Invalid
-from holdfast.projections.arguments import MAX_STREAM_BYTES, check_name, check_number, check_text, refused
 from holdfast.projections.event import Event
+from holdfast.projections.keys import MAX_STREAM_BYTES, check_name
 from holdfast.projections.view import View
 
 

@@ -6,12 +6,12 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Fenced
-from holdfast.projections import cursors, keys, records, state
-from holdfast.projections.backend import Backend, Change, Space, Transaction
+from holdfast.projections import cursors, keys, state
 from holdfast.projections.state import BuildRef, ProjectionState
 from holdfast.projections.store import ProjectionStore
-from holdfast.projections.view import table_prefix
+from holdfast.projections.view import has_sql, sql_of, table_prefix
 from holdfast.projections.worker_lease import WorkerLease
+from holdfast.storage.kv.store import Reader, end_of
 
 CHUNK = 10_000
 """Keys removed in one commit: writers need not wait long for a sweep."""
@@ -26,7 +26,7 @@ def start(
     """
     address, now = store.address, store.now_ms()
     key = keys.NEXT_STATES + ref.escaped
-    with step("rebuild.start"), store.backend.begin() as transaction:
+    with step("rebuild.start"), state.begin(store.kv) as transaction:
         current = state.read(transaction, ref.key, address)
         begun = state.read(transaction, key, address)
         if resume and begun is not None and (begun.version, begun.until) == (version, until):
@@ -43,7 +43,7 @@ def start(
         new = ProjectionState(
             version=version, build=build, position=0, revision=0, updated_ms=now, builds=build, until=until
         )
-        transaction.write([_record(ref.key, current), _record(key, new)])
+        transaction.write({"meta": _records({ref.key: current, key: new})})
     return state.next_build(ref.name, build), new
 
 
@@ -52,7 +52,7 @@ def switch(
 ) -> ProjectionState | None:
     """Make the rebuilt read model the live one, with its cursors; None if the live one has come further meanwhile."""
     address = store.address
-    with step("rebuild.switch"), store.backend.begin() as transaction:
+    with step("rebuild.switch"), state.begin(store.kv) as transaction:
         current = state.read(transaction, ref.key, address)
         rebuilt = state.read(transaction, next_ref.key, address)
         if rebuilt is None or rebuilt.build != build or current is None:
@@ -76,46 +76,42 @@ def switch(
             until=None,
         )
         wanted = dict(cursors.read_all(transaction, next_ref, address))
-        transaction.write(cursors.replaced(transaction, ref, wanted))
-        transaction.write([_record(ref.key, new), ("meta", next_ref.key, None)])
+        transaction.write({ref.space: cursors.replaced(transaction, ref, wanted)})
+        transaction.write({"meta": {**_records({ref.key: new}), next_ref.key: None}})
     return new
 
 
-def sweep(backend: Backend, ref: BuildRef) -> None:
+def sweep(kv: Reader, ref: BuildRef) -> None:
     """Remove what is left of builds that nobody reads. Whatever interrupts it, the next one goes on."""
-    found = state.read(backend, ref.key, backend.address)
+    found = state.read(kv, ref.key, kv.address)
     if found is None or not found.garbage:
         return
     for build in found.garbage:
         for space in ("views", "shadows", "letters"):
-            _remove(backend, space, keys.of_build(ref.escaped, build))
-        if backend.has_sql:
-            _drop_tables(backend, table_prefix(ref.escaped, build))
-    _remove(backend, "shadows", keys.of_build(ref.escaped, found.build))
-    with step("rebuild.swept"), backend.begin() as transaction:
-        now = state.read(transaction, ref.key, backend.address)
+            _remove(kv, space, keys.of_build(ref.escaped, build))
+        _drop_tables(kv, table_prefix(ref.escaped, build))
+    _remove(kv, "shadows", keys.of_build(ref.escaped, found.build))
+    with step("rebuild.swept"), state.begin(kv) as transaction:
+        now = state.read(transaction, ref.key, kv.address)
         if now is not None:
             left = tuple(build for build in now.garbage if build not in found.garbage)
             new = msgspec.structs.replace(now, garbage=left, revision=now.revision + 1)
-            transaction.write([_record(ref.key, new)])
+            transaction.write({"meta": _records({ref.key: new})})
 
 
-def _remove(backend: Backend, space: Space, prefix: bytes) -> None:
-    while rows := backend.scan(space, prefix, keys.end_of(prefix), CHUNK):
-        with step("rebuild.sweep"), backend.begin() as transaction:
-            transaction.write((space, key, None) for key, _ in rows)
+def _remove(kv: Reader, space: str, prefix: bytes) -> None:
+    while rows := list(kv.scan(space, prefix, end_of(prefix), CHUNK)):
+        with step("rebuild.sweep"), state.begin(kv) as transaction:
+            transaction.write({space: dict.fromkeys((key for key, _ in rows), None)})
 
 
-def _drop_tables(backend: Backend, prefix: str) -> None:
-    wanted = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?"
-    for (name,) in backend.query(wanted, (len(prefix), prefix)):
-        with step("rebuild.drop"), backend.begin() as transaction:
-            _drop(transaction, name)
+def _drop_tables(kv: Reader, prefix: str) -> None:
+    if not has_sql(kv):
+        return
+    for name in kv.tables(prefix):
+        with step("rebuild.drop"), state.begin(kv) as transaction:
+            sql_of(transaction).execute(f'DROP TABLE IF EXISTS "{name}"')
 
 
-def _drop(transaction: Transaction, name: str) -> None:
-    transaction.execute(f'DROP TABLE IF EXISTS "{name}"')
-
-
-def _record(key: bytes, value: ProjectionState) -> Change:
-    return "meta", key, records.seal(key, value)
+def _records(states: dict[bytes, ProjectionState]) -> dict[bytes, bytes | None]:
+    return {key: keys.seal(key, value) for key, value in states.items()}

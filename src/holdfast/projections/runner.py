@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from holdfast.base.arguments import check_number, refused
 from holdfast.errors import Conflict, Fenced, Invalid
 from holdfast.projections import admin, rebuild, state
-from holdfast.projections.arguments import check_number, refused
 from holdfast.projections.batch import BatchProcessor, Failure, LocalBatches
 from holdfast.projections.cursors import GlobalProjectionCheckpoint
 from holdfast.projections.event import Event
@@ -90,7 +90,7 @@ class ProjectionRunner:
         ref = self._checked(projection)
         known, current = self._state(ref, projection)
         if current.garbage:
-            rebuild.sweep(self.store.backend, ref)
+            rebuild.sweep(self.store.kv, ref)
             known, current = self._state(ref, projection)
         if current.version not in (None, projection.version):
             if self._on_version == "fail":
@@ -132,7 +132,7 @@ class ProjectionRunner:
             if switched is not None:
                 break
         self.store.notify()
-        rebuild.sweep(self.store.backend, ref)
+        rebuild.sweep(self.store.kv, ref)
         return CaughtUp(switched.position or 0, handled)
 
     def rewind(self, projection: ProjectionLike, position: int, *, view: str = "replay") -> CaughtUp:
@@ -278,7 +278,7 @@ class ProjectionRunner:
         return CaughtUp(current.position or 0, handled, written, letters, is_at_the_end=False)
 
     def _processor(self, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None) -> BatchProcessor:
-        return LocalBatches(self.store.backend, self.store.log, projection, ref, lease)
+        return LocalBatches(self.store.kv, self.store.log, projection, ref, lease)
 
     def _failed(
         self, projection: ProjectionLike, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]
@@ -295,7 +295,7 @@ class ProjectionRunner:
 
     def _state(self, ref: BuildRef, projection: ProjectionLike) -> tuple[ProjectionState | None, ProjectionState]:
         """What is stored, and what to go on from."""
-        known = state.read(self.store.backend, ref.key, self.store.address)
+        known = state.read(self.store.kv, ref.key, self.store.address)
         if known is not None and (ref.is_live or ref == state.next_build(ref.name, known.build)):
             return known, known
         if not ref.is_live:

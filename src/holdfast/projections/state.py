@@ -5,9 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import Conflict
-from holdfast.projections import keys, records
-from holdfast.projections.arguments import check_name
-from holdfast.projections.backend import Reading, Space
+from holdfast.projections import keys
+from holdfast.projections.keys import check_name
+from holdfast.storage.kv import errors
+from holdfast.storage.kv.store import Reader, Transaction
+
+Reading = Reader | Transaction
+
+
+def begin(kv: Reader) -> Transaction:
+    """A transaction. `Invalid` if the store was opened to be read."""
+    if not hasattr(kv, "begin"):
+        raise errors.read_only("store", kv.address)
+    transaction: Transaction = kv.begin()
+    return transaction
 
 
 class ProjectionState(msgspec.Struct, frozen=True):
@@ -49,7 +60,7 @@ class BuildRef(msgspec.Struct, frozen=True):
     escaped: bytes
     key: bytes
     """Of the `ProjectionState`, in `meta`."""
-    space: Space
+    space: str
     prefix: bytes
     """Of the cursors, in that space."""
 
@@ -69,13 +80,13 @@ def next_build(name: str, build: int) -> BuildRef:
 
 
 def read(reading: Reading, key: bytes, address: str) -> ProjectionState | None:
-    value = reading.read("meta", [key])[0]
+    value = reading.get("meta", key)
     return None if value is None else decode(key, value, address)
 
 
 def decode(key: bytes, value: bytes, address: str) -> ProjectionState:
     name = key[2:].decode(errors="backslashreplace")
-    return records.unseal(key, value, ProjectionState, f"the state of projection {name[:200]!r}", address)
+    return keys.unseal(key, value, ProjectionState, f"the state of projection {name[:200]!r}", address)
 
 
 def check_unchanged(reading: Reading, ref: BuildRef, known: ProjectionState | None, address: str) -> None:

@@ -13,10 +13,10 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.base.arguments import refused
 from holdfast.base.stopping import StopRequest
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, Unavailable
 from holdfast.projections import worker_lease
-from holdfast.projections.arguments import refused
 from holdfast.projections.projection import ProjectionLike, check_projection
 from holdfast.projections.runner import ProjectionRunner
 from holdfast.projections.worker_lease import WorkerLease
@@ -164,7 +164,7 @@ class ProjectionWorker:
     def _has_lease(self, turn: _Turn) -> bool:
         if turn.lease is None:
             turn.lease = worker_lease.acquire(
-                self._store.backend, turn.projection.name, self._holder, self._lease, self._store.now_ms
+                self._store.kv, turn.projection.name, self._holder, self._lease, self._store.now_ms
             )
         else:
             turn.lease.renew()

@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Fenced
-from holdfast.projections import keys, records, state
-from holdfast.projections.backend import Backend, Reading, Transaction
-from holdfast.projections.state import BuildRef
+from holdfast.projections import keys, state
+from holdfast.projections.state import BuildRef, Reading
+from holdfast.storage.kv.store import Reader, Transaction
 
 
 class WorkerLeaseRecord(msgspec.Struct, frozen=True):
@@ -30,9 +30,9 @@ class WorkerLease:
     """A lease that this process has taken. Every commit under it checks that it still has it, and prolongs it."""
 
     def __init__(
-        self, backend: Backend, ref: BuildRef, lease: WorkerLeaseRecord, seconds: float, now_ms: Callable[[], int]
+        self, kv: Reader, ref: BuildRef, lease: WorkerLeaseRecord, seconds: float, now_ms: Callable[[], int]
     ) -> None:
-        self._backend = backend
+        self._kv = kv
         self._now_ms = now_ms
         self._ref = ref
         self._key = keys.LEASES + ref.escaped
@@ -50,42 +50,42 @@ class WorkerLease:
 
     def check(self, transaction: Transaction) -> None:
         """`Fenced` if somebody else has taken it; prolongs it with the transaction's commit if that is due."""
-        _check(transaction, self._ref, self._lease, self._backend.address)
+        _check(transaction, self._ref, self._lease, self._kv.address)
         if self.is_due:
             until = self._now_ms() + int(self._seconds * 1000)
             # Also right if the commit fails: what is stored then runs out earlier, and its token is checked.
             self._lease = msgspec.structs.replace(self._lease, until_ms=until)
-            transaction.write([("meta", self._key, records.seal(self._key, self._lease))])
+            transaction.write({"meta": {self._key: keys.seal(self._key, self._lease)}})
 
     def renew(self) -> None:
         """Prolong it if that is due, with nothing else. `Fenced` if somebody else has taken it."""
         if self.is_due:
-            with step("lease.renew"), self._backend.begin() as transaction:
+            with step("lease.renew"), state.begin(self._kv) as transaction:
                 self.check(transaction)
 
     def release(self) -> None:
         """Let others have it at once. Fine if somebody has it already."""
-        with step("lease.release"), self._backend.begin() as transaction:
-            value = transaction.read("meta", [self._key])[0]
-            if value is not None and decode(self._key, value, self._backend.address).token == self.token:
+        with step("lease.release"), state.begin(self._kv) as transaction:
+            value = transaction.get("meta", self._key)
+            if value is not None and decode(self._key, value, self._kv.address).token == self.token:
                 over = msgspec.structs.replace(self._lease, until_ms=0)
-                transaction.write([("meta", self._key, records.seal(self._key, over))])
+                transaction.write({"meta": {self._key: keys.seal(self._key, over)}})
 
 
-def acquire(backend: Backend, name: str, holder: str, seconds: float, now_ms: Callable[[], int]) -> WorkerLease | None:
+def acquire(kv: Reader, name: str, holder: str, seconds: float, now_ms: Callable[[], int]) -> WorkerLease | None:
     """Take a projection's lease if it is free, has run out, or is this holder's; None if somebody else has it."""
     ref = state.live_build(name)
     key = keys.LEASES + ref.escaped
-    if _is_taken(backend.read("meta", [key])[0], key, holder, backend.address, now_ms()):
+    if _is_taken(kv.get("meta", key), key, holder, kv.address, now_ms()):
         return None  # seen without waiting for anybody's transaction
-    with step("lease.take"), backend.begin() as transaction:
-        value = transaction.read("meta", [key])[0]
-        if _is_taken(value, key, holder, backend.address, now_ms()):
+    with step("lease.take"), state.begin(kv) as transaction:
+        value = transaction.get("meta", key)
+        if _is_taken(value, key, holder, kv.address, now_ms()):
             return None
-        token = 1 if value is None else decode(key, value, backend.address).token + 1
+        token = 1 if value is None else decode(key, value, kv.address).token + 1
         lease = WorkerLeaseRecord(token, holder, now_ms() + int(seconds * 1000))
-        transaction.write([("meta", key, records.seal(key, lease))])
-    return WorkerLease(backend, ref, lease, seconds, now_ms)
+        transaction.write({"meta": {key: keys.seal(key, lease)}})
+    return WorkerLease(kv, ref, lease, seconds, now_ms)
 
 
 def _is_taken(value: bytes | None, key: bytes, holder: str, address: str, now_ms: int) -> bool:
@@ -98,7 +98,7 @@ def _is_taken(value: bytes | None, key: bytes, holder: str, address: str, now_ms
 def _check(reading: Reading, ref: BuildRef, lease: WorkerLeaseRecord, address: str) -> None:
     """`Fenced` if somebody else has taken the lease."""
     key = keys.LEASES + ref.escaped
-    value = reading.read("meta", [key])[0]
+    value = reading.get("meta", key)
     found = None if value is None else decode(key, value, address)
     if found is None or found.token != lease.token:
         raise Fenced(
@@ -112,4 +112,4 @@ def _check(reading: Reading, ref: BuildRef, lease: WorkerLeaseRecord, address: s
 
 def decode(key: bytes, value: bytes, address: str) -> WorkerLeaseRecord:
     name = key[2:].decode(errors="backslashreplace")
-    return records.unseal(key, value, WorkerLeaseRecord, f"the lease of projection {name[:200]!r}", address)
+    return keys.unseal(key, value, WorkerLeaseRecord, f"the lease of projection {name[:200]!r}", address)

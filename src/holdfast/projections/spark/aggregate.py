@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from holdfast.base.arguments import check_key, check_value
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.index.rows import encoded, key_bytes, problems
 from holdfast.projections import cursors, keys
-from holdfast.projections.arguments import check_key, check_value
-from holdfast.projections.backend import Change
-from holdfast.projections.batch import Batch, Failure, ProjectionCommit, changes, moved, next_positions
+from holdfast.projections.batch import Batch, Failure, ProjectionCommit, moved, next_positions, writes
 from holdfast.projections.event import Event
 from holdfast.projections.spark.events import read_events
 from holdfast.projections.spark.merge import explained
@@ -186,20 +185,20 @@ class FrameBatches:
         given_up: Mapping[int, Failure],
     ) -> Batch | None:
         found = next_positions(
-            self._store.backend, self._store.log, self._ref, current, self._projection.streams, limit, until
+            self._store.kv, self._store.log, self._ref, current, self._projection.streams, limit, until
         )
         if found is None:
             return None
         start, last = found
-        streams, rows = StreamProgress({}, {}, 0), list[Change]()
+        streams, rows = StreamProgress({}, {}, 0), dict[bytes, bytes | None]()
         if last > start:
             with step("projection.handle", events=last - start):
                 streams = self._streams(start, last)
                 rows = self._rows(start, last, streams.seen, current.build)
         new = moved(current, self._projection.version, last, now_ms)
-        commit = ProjectionCommit(self._store.backend, self._ref, known, self._lease)
+        commit = ProjectionCommit(self._store.kv, self._ref, known, self._lease)
         try:
-            commit.commit(changes(self._ref, new, rows, streams.reached, []))
+            commit.commit(writes(self._ref, new, rows, streams.reached, []))
         finally:
             commit.rollback()
         return Batch(new, True, streams.events, len(streams.reached))
@@ -209,8 +208,8 @@ class FrameBatches:
 
         events = self._events(start, last, "stream string, sequence bigint, position bigint")
         frame = events.groupBy("stream").agg(f.min("sequence"), f.max("sequence"), f.min("position"))
-        backend, found = self._store.backend, sorted(self._collected(frame), key=lambda row: row[3])
-        before = cursors.read_some(backend, self._ref, [stream for stream, *_ in found], backend.address)
+        kv, found = self._store.kv, sorted(self._collected(frame), key=lambda row: row[3])
+        before = cursors.read_some(kv, self._ref, [stream for stream, *_ in found], kv.address)
         for stream, low, _, _ in found:
             if low > before[stream] + 1:
                 raise cursors.gap(self._ref, stream, before[stream], low)
@@ -222,7 +221,7 @@ class FrameBatches:
             sum(max(0, high - before[stream]) for stream, _, high, _ in found),
         )
 
-    def _rows(self, start: int, last: int, seen: dict[str, int], build: int) -> list[Change]:
+    def _rows(self, start: int, last: int, seen: dict[str, int], build: int) -> dict[bytes, bytes | None]:
         """The rows of the new events, each combined with the one that the read model has."""
         frame = self._aggregated(self._unseen(self._events(start, last), seen))
         rows = self._collected(encoded(frame, self._projection.columns, None))
@@ -232,11 +231,11 @@ class FrameBatches:
             raise self._refused(f"there are several rows with the same {', '.join(self._projection.columns)}")
         prefix = keys.of_build(self._ref.escaped, build)
         stored = [prefix + check_key(key) for key, _ in rows]
-        kept = self._store.backend.read("views", stored)
-        return [
-            ("views", key, check_value(new if old is None else self._projection.combined(old, new, frame.schema)))
+        kept = self._store.kv.get_many("views", stored)
+        return {
+            key: check_value(new if old is None else self._projection.combined(old, new, frame.schema))
             for key, old, (_, new) in zip(stored, kept, rows, strict=True)
-        ]
+        }
 
     def _aggregated(self, events: DataFrame) -> DataFrame:
         try:

@@ -10,9 +10,9 @@ import msgspec
 
 from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Invalid
-from holdfast.projections import records
-from holdfast.projections.backend import Row
+from holdfast.projections import keys
 from holdfast.projections.event import Event
+from holdfast.storage.kv.store import Row
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -80,13 +80,13 @@ def batches(
     schema = pyarrow.schema([(name, kinds.get(COLUMNS.get(name, ""), pyarrow.binary())) for name in names])
     kind: type[Any] = EventHeader if set(names) <= {RECORD, *EventHeader.__struct_fields__} else Event
     for some in rows:
-        found = records.unsealed(some, kind, "event", address)
+        found = keys.unseal_many(some, kind, "event", address)
         if holds is not None:
             kept = [(event, row) for event, row in zip(found, some, strict=True) if holds(event.stream)]
             found, some = [event for event, _ in kept], [row for _, row in kept]
         if found:
             columns = [
-                [records.body(value) for _, value in some] if name == RECORD else list(map(attrgetter(name), found))
+                [keys.body_of(value) for _, value in some] if name == RECORD else list(map(attrgetter(name), found))
                 for name in names
             ]
             arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from holdfast.errors import Invalid
-from holdfast.projections import keys, records
-from holdfast.projections.backend import Row
-from holdfast.projections.opening import open_projections
+from holdfast.projections import keys
 from holdfast.projections.spark.events import ROWS, batches, check_columns, schema_text
 from holdfast.projections.spark.events_filter import EventFilter, from_options, narrowed
-from holdfast.projections.store import ProjectionStore
+from holdfast.projections.store import ProjectionStore, open_projections
+from holdfast.storage.kv.store import Row
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -120,9 +119,9 @@ def read_partition(filter: EventFilter, columns: list[str], partition: InputPart
 def _of_positions(store: ProjectionStore, first: int, last: int) -> Iterator[list[Row]]:
     while first <= last:
         upto = min(first + ROWS - 1, last)
-        rows = store.backend.scan("events", keys.NUMBER.pack(first), keys.NUMBER.pack(upto + 1))
+        rows = list(store.kv.scan("events", keys.NUMBER.pack(first), keys.NUMBER.pack(upto + 1), ROWS))
         if len(rows) != upto - first + 1:
-            raise records.corrupt(store.address, f"the order of events {first} to {upto}", "an event is missing")
+            raise keys.corrupt(store.address, f"the order of events {first} to {upto}", "an event is missing")
         yield rows
         first = upto + 1
 
@@ -131,8 +130,8 @@ def _of_streams(store: ProjectionStore, filter: EventFilter, partition: StreamPa
     for stream in partition.streams:
         for positions in store.log.positions(stream):
             kept = [one for one in positions if filter.first <= keys.NUMBER.unpack(one)[0] <= partition.last]
-            found = store.backend.read("events", kept)
+            found = store.kv.get_many("events", kept)
             rows = [(key, value) for key, value in zip(kept, found, strict=True) if value is not None]
             if len(rows) != len(kept):
-                raise records.corrupt(store.address, f"stream {stream[:200]!r}", "an event is missing")
+                raise keys.corrupt(store.address, f"stream {stream[:200]!r}", "an event is missing")
             yield rows

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from holdfast.projections.opening import open_projections
 from holdfast.projections.spark.events_filter import EventFilter, whole_number
 from holdfast.projections.spark.events_source import PositionPartition, read_partition
+from holdfast.projections.store import open_projections
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.arguments import MAX_KEY_BYTES, check_key, check_prefix
 from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Conflict, HoldfastError, Invalid
-from holdfast.projections import cursors, keys, state
-from holdfast.projections.arguments import MAX_KEY_BYTES, check_key, check_prefix
-from holdfast.projections.backend import Backend, Row, Transaction
+from holdfast.projections import cursors, state
 from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, told
 from holdfast.projections.event import Event
-from holdfast.projections.opening import open_projections
 from holdfast.projections.projection import OnError, ProjectionLike
 from holdfast.projections.runner import pause
 from holdfast.projections.spark.events import decode_record
 from holdfast.projections.spark.merge import Failed, Fault, GroupResult, StreamRange, encode_part, fault
 from holdfast.projections.state import BuildRef, ProjectionState
-from holdfast.projections.store import ProjectionStore
+from holdfast.projections.store import ProjectionStore, open_projections
 from holdfast.projections.view import StoredView
+from holdfast.storage.kv.store import Reader, Row, Transaction, end_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -113,7 +112,7 @@ def _encoded(parts: Iterator[GroupResult]) -> Iterator[RecordBatch]:
 def _parts(task: Task, batches: Iterator[RecordBatch]) -> Iterator[GroupResult]:
     try:
         with open_projections(task.url, read_only=True) as store:
-            if state.read(store.backend, task.ref.key, store.address) != task.known:
+            if state.read(store.kv, task.ref.key, store.address) != task.known:
                 raise Conflict(f"Projection {task.ref.name[:200]!r} was changed meanwhile.", code="projection.changed")
             yield from GroupExecutor(task, store).run(batches)
     except HoldfastError as error:
@@ -128,11 +127,11 @@ class GroupExecutor:
     def __init__(self, task: Task, store: ProjectionStore) -> None:
         self._task = task
         self._store = store
-        self._view = GroupView(store.backend, task.ref.escaped, task.build)
+        self._view = GroupView(store.kv, task.ref.escaped, task.build)
         self._group: bytes | None = None
         self._has_failed = False
         ref = task.ref
-        self._has_cursors = bool(store.backend.scan(ref.space, ref.prefix, keys.end_of(ref.prefix), 1))
+        self._has_cursors = any(store.kv.scan(ref.space, ref.prefix, end_of(ref.prefix), 1))
         self._handle = task.projection.handle
         self._first: dict[str, tuple[int, Event]] = {}
         """Of each stream of the group: its cursor, and the first event that follows it."""
@@ -162,7 +161,7 @@ class GroupExecutor:
     def _cursors(self, streams: set[str]) -> dict[str, int]:
         if not self._has_cursors:
             return dict.fromkeys(streams, 0)
-        return cursors.read_some(self._store.backend, self._task.ref, list(streams), self._store.address)
+        return cursors.read_some(self._store.kv, self._task.ref, list(streams), self._store.address)
 
     def _event(self, event: Event, record: bytes, cursor: int) -> None:
         """Handle one event as the policy says. Of one that fails nothing is left in the view."""
@@ -234,11 +233,11 @@ class GroupExecutor:
 class GroupView(StoredView):
     """What is committed and what this group has written; and a record of which keys it has read and written."""
 
-    def __init__(self, backend: Backend, name: bytes, build: int) -> None:
-        super().__init__(backend, name, build, self._no_transaction)
+    def __init__(self, kv: Reader, name: bytes, build: int) -> None:
+        super().__init__(kv, name, build, self._no_transaction)
         # While a projection is made for the first time, or anew, there is nothing to read. Whoever commits meanwhile
         # changes the state, and then nothing of this is committed.
-        self._is_empty = not backend.scan("views", self._prefix, keys.end_of(self._prefix), 1)
+        self._is_empty = not any(kv.scan("views", self._prefix, end_of(self._prefix), 1))
         self._read: set[bytes] = set()
         self._scanned: set[bytes] = set()
         self.refusal: Invalid | None = None
@@ -252,7 +251,7 @@ class GroupView(StoredView):
         self._read.add(key)
         if self._is_empty:
             return None
-        return self._backend.read("views", [self._prefix + key])[0]
+        return self._kv.get("views", self._prefix + key)
 
     def scan(self, prefix: bytes = b"") -> Iterator[Row]:
         self._scanned.add(check_prefix(prefix))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from bisect import bisect_left
-from collections.abc import Iterator
 
 import msgspec
 
@@ -12,7 +11,6 @@ from holdfast import errors
 from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.projections import cursors, keys
-from holdfast.projections.backend import Change
 from holdfast.projections.batch import Failure
 from holdfast.projections.spark.events import decode_record
 from holdfast.projections.state import BuildRef
@@ -146,9 +144,10 @@ class MergedResult:
             raise cursors.gap(self._ref, span.stream, span.cursor, span.first)
         return {stream: span.last for stream, span in self._spans.items()}
 
-    def changes(self, build: int) -> Iterator[Change]:
+    def writes(self, build: int) -> dict[bytes, bytes | None]:
+        """Of the read model."""
         prefix = keys.of_build(self._ref.escaped, build)
-        return (("views", prefix + key, value) for key, value in self._written.items())
+        return {prefix + key: value for key, value in self._written.items()}
 
     def _add_span(self, span: StreamRange) -> None:
         known = self._spans.get(span.stream)

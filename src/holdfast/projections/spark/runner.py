@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.arguments import check_number
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.projections import runner, state
-from holdfast.projections.arguments import check_number
-from holdfast.projections.batch import Batch, BatchProcessor, Failure, ProjectionCommit, changes, moved, next_positions
+from holdfast.projections.batch import Batch, BatchProcessor, Failure, ProjectionCommit, moved, next_positions, writes
 from holdfast.projections.projection import OnError, OnVersion, ProjectionLike, streams_of
 from holdfast.projections.spark.aggregate import FrameBatches, FrameProjection
 from holdfast.projections.spark.events import read_events
@@ -126,9 +126,9 @@ class SparkBatches:
         now_ms: int,
         given_up: Mapping[int, Failure],
     ) -> Batch | None:
-        backend = self._store.backend
+        kv = self._store.kv
         found = next_positions(
-            self._store.backend, self._store.log, self._ref, current, streams_of(self._projection), limit, until
+            self._store.kv, self._store.log, self._ref, current, streams_of(self._projection), limit, until
         )
         if found is None:
             return None
@@ -139,16 +139,16 @@ class SparkBatches:
             if merged.failure is None:
                 break
             # What failed may have seen one half of somebody else's commit.
-            state.check_unchanged(backend, self._ref, known, backend.address)
+            state.check_unchanged(kv, self._ref, known, kv.address)
             failure = merged.failure
             last = failure.event.position - 1
             if last <= start:
                 return Batch(current, False, failure=failure)
         reached = merged.cursors()
         new = moved(current, self._projection.version, last, now_ms)
-        commit = ProjectionCommit(backend, self._ref, known, self._lease)
+        commit = ProjectionCommit(kv, self._ref, known, self._lease)
         try:
-            commit.commit(changes(self._ref, new, merged.changes(new.build), reached, merged.letters))
+            commit.commit(writes(self._ref, new, merged.writes(new.build), reached, merged.letters))
         finally:
             commit.rollback()
         return Batch(new, True, merged.handled, len(reached), failure, len(merged.letters))

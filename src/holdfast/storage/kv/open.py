@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Literal, NamedTuple, overload
 
-from holdfast.base.addresses import kv_path, without_secrets
+from holdfast.base.addresses import CLOUD_SCHEMES, kv_path, without_secrets
 from holdfast.errors import Invalid
 from holdfast.storage.kv.store import KeyValueStore, Kind, Mode, Reader, Schema
 
@@ -21,8 +21,11 @@ class _Backend(NamedTuple):
 
 
 _SQLITE = _Backend("sqlite", "SqliteStore", "sqlite_reader", "SqliteReader", is_path=True)
+_SLATEDB = _Backend("slatedb", "SlatedbStore", "slatedb", "SlatedbReader", extra="slatedb")
 _BACKENDS = {
     "sqlite": _SQLITE,
+    "file": _SLATEDB,
+    **dict.fromkeys(CLOUD_SCHEMES, _SLATEDB),
 }
 _SHOWN = {"index": "an index", "store": "a store"}
 
