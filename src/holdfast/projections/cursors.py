@@ -118,12 +118,15 @@ def read_all(reading: Reading, ref: BuildRef, address: str) -> Iterator[tuple[st
 
 def read_some(reading: Reading, ref: BuildRef, streams: list[str], address: str) -> dict[str, int]:
     """The cursors of these streams, 0 where there is none."""
-    prefix, decode = ref.prefix, keys.decode_cursor
+    prefix, unpack, size = ref.prefix, keys.CURSOR.unpack, keys.CURSOR.size
     found = reading.get_many(ref.space, [prefix + stream.encode() for stream in streams])
-    return {
-        stream: 0 if value is None else decode(value, ref.name, stream, address)
-        for stream, value in zip(streams, found, strict=True)
-    }
+    cursors = dict.fromkeys(streams, 0)
+    for stream, value in zip(streams, found, strict=True):
+        if value is not None:
+            # At once where the value is as it should be: this runs for every stream of every batch.
+            is_whole = len(value) == size
+            cursors[stream] = unpack(value)[0] if is_whole else keys.decode_cursor(value, ref.name, stream, address)
+    return cursors
 
 
 def writes(ref: BuildRef, cursors: dict[str, int]) -> dict[bytes, bytes | None]:

@@ -112,12 +112,12 @@ def unseal(key: bytes, value: bytes, kind: type[_T], what: str, address: str) ->
 def unseal_many(rows: Iterable[Row], kind: type[_T], what: str, address: str) -> list[_T]:
     """The records of many rows, without making messages that are never needed."""
     rows = list(rows)
-    decode, checksum, pack = msgpack_decoder(kind).decode, google_crc32c.value, records.CHECKSUM.pack
+    decode, checksum, number = msgpack_decoder(kind).decode, google_crc32c.value, int.from_bytes
     found: list[_T] = []
     try:
         for key, value in rows:
             sealed = value[:-4]
-            if sealed[0] != records.VERSION or pack(checksum(key + sealed)) != value[-4:]:
+            if sealed[0] != records.VERSION or checksum(key + sealed) != number(value[-4:]):
                 break
             found.append(decode(sealed[1:]))
     except (IndexError, msgspec.MsgspecError):

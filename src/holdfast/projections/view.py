@@ -82,11 +82,12 @@ class StoredView:
         """Whether the event at hand has."""
 
     def get(self, key: bytes) -> bytes | None:
-        key = check_key(key)
-        found = self._written.get(key, _UNTOUCHED)
-        if found is not _UNTOUCHED:
-            return found  # type: ignore[return-value]
-        return self._kv.get("views", self._prefix + key)
+        if type(key) is not bytes or not 0 < len(key) <= MAX_KEY_BYTES:
+            key = check_key(key)
+        try:
+            return self._written[key]
+        except KeyError:
+            return self._kv.get("views", self._prefix + key)
 
     def put(self, key: bytes, value: bytes) -> None:
         # Most calls, at once; what is not plain bytes of a usual size takes the long way.
