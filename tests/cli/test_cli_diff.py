@@ -7,7 +7,7 @@ from cli_running import manifest
 import holdfast
 from holdfast import OperatorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints.manifest import HoldfastSection, StateVersion
-from holdfast.cli.comparing import compare
+from holdfast.status.compare import compare
 
 
 def found(old, new, section):

@@ -19,7 +19,8 @@ import pytest
 from cli_running import at_terminal, in_child, tree
 
 from holdfast.base import steps
-from holdfast.cli import projections, projections_rebuild, projections_reset
+from holdfast.cli import projections_rebuild, projections_reset
+from holdfast.cli.verbs import projections
 from holdfast.errors import Fenced, Unavailable
 from holdfast.projections import (
     Event,
@@ -290,7 +291,7 @@ def test_looking_changes_nothing_and_nobody_is_kept_waiting(run, path):
 
 
 def test_many_cursors_are_counted_page_by_page(run, path, monkeypatch):
-    monkeypatch.setattr("holdfast.cli.projections_seen.PAGE", 2)
+    monkeypatch.setattr("holdfast.status.projections.PAGE", 2)
     assert table(run("projections", path).out)[-1][4:6] == ["3", "2"]
 
 

@@ -19,15 +19,16 @@ from cli_running import at_terminal, in_child
 
 import holdfast
 from holdfast.base import steps
-from holdfast.cli import sources, sources_clear
+from holdfast.cli import sources_clear
 from holdfast.cli.sources_index import address_of
 from holdfast.cli.sources_positions import as_json, cut, words
-from holdfast.cli.wording import width
+from holdfast.cli.verbs import sources
 from holdfast.errors import Fenced, Unavailable
 from holdfast.index import records
 from holdfast.index.opening import open_backend
 from holdfast.index.rocksdb_directory import MARK
 from holdfast.sinks.index_sequences import sequence_of
+from holdfast.status.format import width
 from holdfast.testing.valkey import ValkeyServer, valkey_server
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"

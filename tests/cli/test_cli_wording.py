@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli import wording
 from holdfast.cli.pointer import judge
+from holdfast.status import format
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from holdfast.cli.pointer import judge
     ],
 )
 def test_sizes(count, said):
-    assert wording.size(count) == said
+    assert format.size(count) == said
 
 
 @pytest.mark.parametrize(
@@ -41,37 +41,37 @@ def test_sizes(count, said):
 )
 def test_ages(seconds, said):
     now = 1_700_000_000_000
-    assert wording.age(now - int(seconds * 1000), now) == said
+    assert format.age(now - int(seconds * 1000), now) == said
 
 
 def test_times_are_exact_and_survive_nonsense():
-    assert wording.moment(1_700_000_000_999) == "2023-11-14T22:13:20Z"
-    assert wording.moment(2**64) == "18,446,744,073,709,551,616 ms"
-    assert wording.watermark(1_700_000_000_999) == "1700000000999 (2023-11-14T22:13:20.999Z)"
-    assert wording.watermark(5) == "5"
-    assert wording.watermark(None) == "none"
-    assert wording.watermark(-(2**63)) == str(-(2**63))
+    assert format.moment(1_700_000_000_999) == "2023-11-14T22:13:20Z"
+    assert format.moment(2**64) == "18,446,744,073,709,551,616 ms"
+    assert format.watermark(1_700_000_000_999) == "1700000000999 (2023-11-14T22:13:20.999Z)"
+    assert format.watermark(5) == "5"
+    assert format.watermark(None) == "none"
+    assert format.watermark(-(2**63)) == str(-(2**63))
 
 
 def test_printable_escapes_what_acts_and_keeps_what_shows():
-    assert wording.printable("Grüße 東京 [b] \\ ok") == "Grüße 東京 [b] \\ ok"
-    assert wording.printable("\x1b\x00\x7f\x9b\u202e\u200b\ud800\U000e0001") == (
+    assert format.printable("Grüße 東京 [b] \\ ok") == "Grüße 東京 [b] \\ ok"
+    assert format.printable("\x1b\x00\x7f\x9b\u202e\u200b\ud800\U000e0001") == (
         "\\x1b\\x00\\x7f\\x9b\\u202e\\u200b\\ud800\\U000e0001"
     )
 
 
 def test_width_counts_cells():
-    assert [wording.width(text) for text in ("abc", "東京", "e\u0301")] == [3, 4, 1]
+    assert [format.width(text) for text in ("abc", "東京", "e\u0301")] == [3, 4, 1]
 
 
 def test_natural_order():
-    assert sorted(["p10", "p9", "p1", "q"], key=wording.natural) == ["p1", "p9", "p10", "q"]
-    assert sorted(["10", "a", "9", ""], key=wording.natural) == ["", "9", "10", "a"]
+    assert sorted(["p10", "p9", "p1", "q"], key=format.natural) == ["p1", "p9", "p10", "q"]
+    assert sorted(["10", "a", "9", ""], key=format.natural) == ["", "9", "10", "a"]
 
 
 def test_listed_counts_the_rest():
-    assert wording.listed([]) == "none"
-    assert wording.listed(range(10), most=3) == "0, 1, 2 and 7 more"
+    assert format.listed([]) == "none"
+    assert format.listed(range(10), most=3) == "0, 1, 2 and 7 more"
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from cli_running import COMMAND, Ran, at_terminal, environment
 from pipelines import NOW, report
 
 import holdfast
-from holdfast.cli import launching
-from holdfast.cli.following import Followed, epoch_line, notice_line, sinks_in_words, step_seconds, watermark_now
 from holdfast.cli.live import painted
+from holdfast.cli.run import launch
+from holdfast.cli.run.epochs import Followed, epoch_line, notice_line, sinks_in_words, step_seconds, watermark_now
 from holdfast.errors import Fenced, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.sinks import RowsRefused
 from holdfast.spark import Notice
@@ -369,23 +369,23 @@ def test_errors_that_spark_quotes_are_found():
         "[STREAM_FAILED] Query terminated with exception: An exception was raised by the Python Proxy. Return Message: "
         "Traceback (most recent call last):\n  File 'x.py'\n    raise\nholdfast.errors.Fenced: /data was taken over.\n"
     )
-    found = launching.own_error(StreamingQueryException(quoted))
+    found = launch.own_error(StreamingQueryException(quoted))
     assert isinstance(found, Fenced)
     assert found.message == "/data was taken over."
-    refused = launching.own_error(StreamingQueryException("x\nholdfast.sinks.sink.RowsRefused: no column a\n"))
+    refused = launch.own_error(StreamingQueryException("x\nholdfast.sinks.sink.RowsRefused: no column a\n"))
     assert isinstance(refused, RowsRefused)
-    assert launching.own_error(StreamingQueryException("holdfast.errors.Nonsense: x")) is None
-    assert launching.own_error(ValueError("holdfast.errors.Fenced: x")) is None
+    assert launch.own_error(StreamingQueryException("holdfast.errors.Nonsense: x")) is None
+    assert launch.own_error(ValueError("holdfast.errors.Fenced: x")) is None
     wrapped = PySparkRuntimeError("outer")
     wrapped.__cause__ = Unavailable("full")
-    assert isinstance(launching.own_error(wrapped), Unavailable)
+    assert isinstance(launch.own_error(wrapped), Unavailable)
 
 
 # What Spark is told
 
 
 def arguments_for(environment: dict[str, str], **options: object) -> list[str]:
-    changes = launching.spark_environment(environment, **{"master": None, "settings": ()} | options)  # type: ignore[arg-type]
+    changes = launch.spark_environment(environment, **{"master": None, "settings": ()} | options)  # type: ignore[arg-type]
     return changes["PYSPARK_SUBMIT_ARGS"].split(" ")
 
 
@@ -412,13 +412,13 @@ def test_the_command_line_wins_over_the_environment():
     ],
 )
 def test_workers_on_this_machine_run_under_the_same_python(variables, options, is_set):
-    changes = launching.spark_environment(variables, **{"master": None, "settings": ()} | options)
+    changes = launch.spark_environment(variables, **{"master": None, "settings": ()} | options)
     assert (changes.get("PYSPARK_PYTHON") == sys.executable) is is_set
 
 
 def test_log_settings_of_others_are_respected(tmp_path):
     def has_ours(variables: dict[str, str], *settings: tuple[str, str]) -> bool:
-        changes = launching.spark_environment(variables, master=None, settings=settings)
+        changes = launch.spark_environment(variables, master=None, settings=settings)
         return "log4j2.properties" in changes.get("SPARK_SUBMIT_OPTS", "")
 
     assert has_ours({})
@@ -428,12 +428,12 @@ def test_log_settings_of_others_are_respected(tmp_path):
     assert has_ours({"SPARK_CONF_DIR": str(tmp_path)})
     (tmp_path / "log4j2.properties").touch()
     assert not has_ours({"SPARK_CONF_DIR": str(tmp_path)})
-    assert launching.LOG_SETTINGS.exists()
+    assert launch.LOG_SETTINGS.exists()
 
 
 def test_what_did_not_count_is_said():
     asked = {"spark.master": "local[4]", "spark.x": "1", "spark.y": "2"}
-    assert list(launching.unheeded(asked, {"spark.master": "local[2]", "spark.x": "1"})) == [
+    assert list(launch.unheeded(asked, {"spark.master": "local[2]", "spark.x": "1"})) == [
         "--master local[4] does not count: the file itself sets spark.master to local[2]",
         "--conf spark.y=2 does not count: the file itself sets spark.y",
     ]
@@ -441,10 +441,10 @@ def test_what_did_not_count_is_said():
 
 def test_hints_for_what_is_missing():
     lacking = ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
-    assert launching.failure_of(lacking, "x.py").next_step == "pip install 'holdfast[spark]'"
-    assert launching.failure_of(ValueError(), "x.py").message == "x.py failed: ValueError"
+    assert launch.failure_of(lacking, "x.py").next_step == "pip install 'holdfast[spark]'"
+    assert launch.failure_of(ValueError(), "x.py").message == "x.py failed: ValueError"
     for error in (HoldfastError, Invalid, NotFound):
-        assert launching.own_error(error("x")) is not None
+        assert launch.own_error(error("x")) is not None
 
 
 # With Spark

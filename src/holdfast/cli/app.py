@@ -72,7 +72,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"holdfast.cli.{cmd_name}").command
+        module = "run.command" if cmd_name == "run" else f"verbs.{cmd_name}"
+        command: click.Command = importlib.import_module(f"holdfast.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -204,7 +205,7 @@ def _unexpected(given: list[str], error: Exception) -> int:
 
 def _show_traceback(given: list[str]) -> None:
     if "--debug" in given or os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0"):
-        from holdfast.cli.wording import printable
+        from holdfast.status.format import printable
 
         for line in traceback.format_exc().splitlines():
             click.echo(printable(line), err=True)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
-from holdfast.cli.people import PeopleOutput
+from holdfast.cli.terminal import PeopleOutput
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import click
 
 from holdfast.checkpoints.manifest import MAX_U64
-from holdfast.cli.machine import MachineOutput
+from holdfast.cli.json_output import MachineOutput
 from holdfast.cli.output import Output
-from holdfast.cli.people import terminal_output
-from holdfast.cli.reading import Opened, open_existing
+from holdfast.cli.terminal import terminal_output
+from holdfast.status.checkpoints import Opened, open_existing
 
 LATEST: Literal["latest"] = "latest"
 _ID = re.compile(r"[0-9]{1,20}")

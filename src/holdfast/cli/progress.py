@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Literal
 
-from holdfast.cli.wording import printable
+from holdfast.status.format import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -9,17 +9,17 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli import wording
-from holdfast.cli.asking import NOT_AGREED, agreed
+from holdfast.cli.confirm import NOT_AGREED, agreed
+from holdfast.cli.load import load_projection
 from holdfast.cli.output import Cell, Output, Row
-from holdfast.cli.projections_loading import load_projection
-from holdfast.cli.projections_seen import SeenProjection, pages, required
 from holdfast.cli.projections_store import asking_first, on_projections, store_of, warn_of_fencing
 from holdfast.cli.sources_positions import cut
 from holdfast.errors import Corrupt, Invalid
 from holdfast.projections import DeadLetter, ProjectionRunner, ProjectionStore, keys, open_projections, records
 from holdfast.projections.projection import Handles
 from holdfast.projections.state import live
+from holdfast.status import format
+from holdfast.status.projections import SeenProjection, pages, required
 
 AT_A_TERMINAL = 200
 NAME, ERROR = 40, 300
@@ -113,18 +113,18 @@ def _draw(output: Output, letters: Letters, now_ms: int) -> None:
     else:
         output.line("no dead letters")
     if len(letters.found) > len(shown):
-        output.note(f"… and {wording.number(len(letters.found) - len(shown))} more (a pipe and --json get all)")
+        output.note(f"… and {format.number(len(letters.found) - len(shown))} more (a pipe and --json get all)")
 
 
 def _rows(letters: Sequence[DeadLetter], now_ms: int) -> list[Row]:
     return [
         (
-            wording.number(letter.position),
+            format.number(letter.position),
             cut(letter.stream, NAME),
-            wording.number(letter.sequence),
+            format.number(letter.sequence),
             cut(letter.type, NAME),
-            wording.number(letter.attempts),
-            wording.age(letter.when_ms, now_ms),
+            format.number(letter.attempts),
+            format.age(letter.when_ms, now_ms),
             Cell(cut(letter.error, ERROR), "bad"),
         )
         for letter in letters
@@ -145,17 +145,17 @@ def _retry(
         )
     if not letters.found:
         return 0, None
-    output.line(f"to handle again: {wording.count(len(letters.found), 'event')}, with version {projection.version}")
+    output.line(f"to handle again: {format.count(len(letters.found), 'event')}, with version {projection.version}")
     warn_of_fencing(output, address)
-    question = f"Handle {wording.count(len(letters.found), 'event')} again in {address}?"
+    question = f"Handle {format.count(len(letters.found), 'event')} again in {address}?"
     if not agreed(output, question, dry_run=dry_run, yes=yes):
         return 0 if dry_run else NOT_AGREED, None
     with open_projections(url) as store:
         left = ProjectionRunner(store).retry_dead_letters(projection)
     handled = max(0, len(letters.found) - len(left))
-    output.line(Cell(f"handled {wording.count(handled, 'event')}", "good"))
+    output.line(Cell(f"handled {format.count(handled, 'event')}", "good"))
     if left:
-        where = wording.listed(letter.position for letter in left)
-        output.line(Cell(f"still failing: {wording.count(len(left), 'event')}, at position {where}", "bad"))
+        where = format.listed(letter.position for letter in left)
+        output.line(Cell(f"still failing: {format.count(len(left), 'event')}, at position {where}", "bad"))
     result = {"handled": handled, "left": [letter.position for letter in left]}
     return Invalid.exit_code if left else 0, result

@@ -9,16 +9,16 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli import wording
-from holdfast.cli.asking import NOT_AGREED, agreed
+from holdfast.cli.confirm import NOT_AGREED, agreed
+from holdfast.cli.load import load_projection
 from holdfast.cli.output import Bar, Cell, Output
-from holdfast.cli.projections_loading import load_projection
-from holdfast.cli.projections_seen import SeenProjection, required
 from holdfast.cli.projections_store import asking_first, on_projections, store_of, warn_of_fencing
 from holdfast.cli.projections_words import known, lease_json, rebuild_json, worker
 from holdfast.errors import Invalid
 from holdfast.projections import OnError, ProjectionRunner, open_projections
 from holdfast.projections.projection import Handles, check_kept
+from holdfast.status import format
+from holdfast.status.projections import SeenProjection, required
 
 TENTHS = 10
 """How many lines a pipe gets at most, where a terminal has a bar."""
@@ -102,16 +102,16 @@ def _planned(seen: SeenProjection, projection: Handles, head: int, resume: bool)
 def _show(output: Output, address: str, plan: Rebuilding, now_ms: int) -> None:
     seen, live = plan.seen, plan.seen.standing
     of = "nothing yet" if live and live.version is None else f"version {known(live.version if live else None).text}"
-    letters = f", {wording.count(seen.dead_letters, 'dead letter')}" if seen.dead_letters else ""
+    letters = f", {format.count(seen.dead_letters, 'dead letter')}" if seen.dead_letters else ""
     output.line(
         f"live:         {of}, up to position {known(seen.position).text}{letters}; readers have it until the switch"
     )
-    after = f" after position {wording.number(plan.start)}, where an unfinished rebuild stands" if plan.start else ""
-    output.line(f"to make:      version {wording.number(plan.version)}")
-    output.line(f"to read:      {wording.count(plan.events, 'event')}{after}")
+    after = f" after position {format.number(plan.start)}, where an unfinished rebuild stands" if plan.start else ""
+    output.line(f"to make:      version {format.number(plan.version)}")
+    output.line(f"to read:      {format.count(plan.events, 'event')}{after}")
     output.line(["works on it:  ", worker(seen, now_ms)])
     if seen.rebuild is not None and not plan.start:
-        at = wording.number(seen.rebuild.position or 0)
+        at = format.number(seen.rebuild.position or 0)
         output.line(
             f"given up:     an unfinished rebuild of version {known(seen.rebuild.version).text}, at position {at}"
         )
@@ -135,12 +135,12 @@ def _rebuild(
         except Invalid as error:
             raise _stopped(error) from error
         letters = len(store.dead_letters(projection.name))
-    aside = f", {wording.count(letters, 'event')} put aside" if letters else ""
+    aside = f", {format.count(letters, 'event')} put aside" if letters else ""
     output.line(
         [
             Cell("rebuilt ", "good"),
-            f"{projection.name}: {wording.count(done.handled, 'event')} handled{aside}, "
-            f"version {wording.number(projection.version)} is live at position {wording.number(done.position)}",
+            f"{projection.name}: {format.count(done.handled, 'event')} handled{aside}, "
+            f"version {format.number(projection.version)} is live at position {format.number(done.position)}",
         ]
     )
     return {"position": done.position, "handled": done.handled, "dead_letters": letters}
@@ -176,5 +176,5 @@ class _Following:
         tenth = TENTHS * (position - self._plan.start) // max(1, head - self._plan.start)
         if not self._output.has_bars and self._tenth < tenth < TENTHS:
             self._tenth = tenth
-            self._output.line(f"read up to position {wording.number(position)} of {wording.number(head)}")
+            self._output.line(f"read up to position {format.number(position)} of {format.number(head)}")
             sys.stdout.flush()

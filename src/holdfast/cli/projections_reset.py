@@ -12,10 +12,8 @@ import click
 import msgspec
 
 from holdfast.base import steps
-from holdfast.cli import wording
-from holdfast.cli.asking import NOT_AGREED, agreed
+from holdfast.cli.confirm import NOT_AGREED, agreed
 from holdfast.cli.output import Cell, Output
-from holdfast.cli.projections_seen import SeenProjection, pages, required
 from holdfast.cli.projections_store import asking_first, on_projections, store_of, warn_of_fencing
 from holdfast.cli.projections_words import known, lease_json, rebuild_json, worker
 from holdfast.errors import Conflict
@@ -23,6 +21,8 @@ from holdfast.projections import ProjectionRunner, ProjectionStore, keys, open_p
 from holdfast.projections.rebuild import CHUNK
 from holdfast.projections.state import live
 from holdfast.projections.view import table_prefix
+from holdfast.status import format
+from holdfast.status.projections import SeenProjection, pages, required
 
 COUNTED = 100_000
 """Beyond so many keys it is only said that there are more."""
@@ -42,14 +42,14 @@ class Emptying(msgspec.Struct, frozen=True):
     def rows(self) -> Iterator[tuple[str, str | Cell]]:
         """What there is of each kind, and which."""
         many = self.keys > COUNTED
-        kept = [f"more than {COUNTED:,} keys" if many else wording.count(self.keys, "key")]
-        kept += [wording.count(self.tables, "table")] if self.tables else []
+        kept = [f"more than {COUNTED:,} keys" if many else format.count(self.keys, "key")]
+        kept += [format.count(self.tables, "table")] if self.tables else []
         yield "the read model", f"{' and '.join(kept)}, up to position {known(self.seen.position).text}"
-        yield wording.count(self.seen.cursors, "cursor"), "all"
+        yield format.count(self.seen.cursors, "cursor"), "all"
         if self.seen.dead_letters:
-            yield wording.count(self.seen.dead_letters, "dead letter"), "their events are read again like the others"
+            yield format.count(self.seen.dead_letters, "dead letter"), "their events are read again like the others"
         if self.seen.rebuild is not None:
-            at = wording.number(self.seen.rebuild.position or 0)
+            at = format.number(self.seen.rebuild.position or 0)
             yield "an unfinished rebuild", f"of version {known(self.seen.rebuild.version).text}, at position {at}"
 
     def as_json(self, now_ms: int) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _planned(store: ProjectionStore, name: str) -> Emptying:
 
 def _show(output: Output, address: str, plan: Emptying, now_ms: int) -> None:
     output.table(("REMOVE", "WHICH"), list(plan.rows))
-    output.line(f"to read again: {wording.count(plan.head, 'event')}, when it is next caught up")
+    output.line(f"to read again: {format.count(plan.head, 'event')}, when it is next caught up")
     output.line(["works on it: ", worker(plan.seen, now_ms)])
     warn_of_fencing(output, address)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.cli import wording
 from holdfast.cli.output import Cell
-from holdfast.cli.projections_seen import SeenProjection
 from holdfast.cli.sources_positions import cut
 from holdfast.projections.state import Lease, Standing
+from holdfast.status import format
+from holdfast.status.projections import SeenProjection
 
 HOLDER = 80
 
 
 def known(number: int | None) -> Cell:
     """A number, or that nobody knows it: never a 0 in its place."""
-    return Cell("unknown", "doubtful") if number is None else Cell(wording.number(number))
+    return Cell("unknown", "doubtful") if number is None else Cell(format.number(number))
 
 
 def worker(seen: SeenProjection, now_ms: int) -> Cell:
@@ -25,7 +25,7 @@ def worker(seen: SeenProjection, now_ms: int) -> Cell:
         return Cell("nobody", "faint")
     holder = cut(lease.holder, HOLDER)
     if seen.holder(now_ms) is None:
-        return Cell(f"{holder}, until its lease ran out {wording.age(lease.until_ms, now_ms)}", "doubtful")
+        return Cell(f"{holder}, until its lease ran out {format.age(lease.until_ms, now_ms)}", "doubtful")
     return Cell(holder)
 
 

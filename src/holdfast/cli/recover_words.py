@@ -5,10 +5,10 @@ from __future__ import annotations
 from holdfast.checkpoints import RecoveryReport
 from holdfast.checkpoints.lease import current
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.cli import wording
-from holdfast.cli.coming_back import Outlook
 from holdfast.cli.output import Cell, Output
-from holdfast.cli.reading import Opened, why_empty
+from holdfast.operations.recover import Outlook
+from holdfast.status import format
+from holdfast.status.checkpoints import Opened, why_empty
 
 
 def show_walk(output: Output, report: RecoveryReport) -> None:
@@ -30,22 +30,22 @@ def show_chosen(output: Output, manifest: CheckpointManifest) -> None:
     rows = [
         (f"  {name}", partition, offset)
         for name, connector in sorted(manifest.source_offsets.items())
-        for partition, offset in sorted(connector.offsets.items(), key=lambda item: wording.natural(item[0]))
+        for partition, offset in sorted(connector.offsets.items(), key=lambda item: format.natural(item[0]))
     ]
     if rows:
         output.table(("  SOURCE", "PARTITION", "OFFSET"), rows)
     if manifest.watermark is not None:
-        output.line(f"  watermark {wording.watermark(manifest.watermark)}")
+        output.line(f"  watermark {format.watermark(manifest.watermark)}")
     for name, status in sorted(manifest.sink_commit_statuses.items()):
         if status != "Committed":
-            word = Cell(wording.sink_status(status), "doubtful")
+            word = Cell(format.sink_status(status), "doubtful")
             output.line([f"  sink {name} is ", word, "; a pipeline finishes it before it goes on"])
 
 
 def show_no_choice(opened: Opened, output: Output, report: RecoveryReport, *, is_refused: bool) -> None:
     """Nothing to resume from, and what that means."""
     if report.skipped:
-        what = wording.count(report.examined, "checkpoint")
+        what = format.count(report.examined, "checkpoint")
         output.line(Cell(f"none of {what} can be used; this is not a fresh start", "bad"))
         return
     output.note(f"{opened.address} has no checkpoints{'' if is_refused else ': a pipeline starts from the beginning'}.")

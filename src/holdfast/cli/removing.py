@@ -11,10 +11,10 @@ import msgspec
 from holdfast.base.steps import observe
 from holdfast.checkpoints import CleaningPlan
 from holdfast.checkpoints.cleanup import DELETE_AT_ONCE
-from holdfast.cli import wording
-from holdfast.cli.asking import NOT_AGREED, agreed
+from holdfast.cli.confirm import NOT_AGREED, agreed
 from holdfast.cli.output import Cell, Output, Row
-from holdfast.cli.reading import Opened
+from holdfast.status import format
+from holdfast.status.checkpoints import Opened
 
 SHOWN = 200
 
@@ -86,23 +86,23 @@ def _show(output: Output, plan: CleaningPlan) -> None:
     if rows:
         output.table(("REMOVE", "SIZE", "WHY"), rows[:SHOWN] if output.is_terminal else rows, right=(1,))
         if output.is_terminal and len(rows) > SHOWN:
-            output.note(f"… and {wording.number(len(rows) - SHOWN)} more (--json lists them all)")
-        output.line(f"to remove: {_total(plan)}; {wording.count(plan.kept, 'checkpoint')} will be kept")
+            output.note(f"… and {format.number(len(rows) - SHOWN)} more (--json lists them all)")
+        output.line(f"to remove: {_total(plan)}; {format.count(plan.kept, 'checkpoint')} will be kept")
     else:
-        output.line(f"nothing to remove; {wording.count(plan.kept, 'checkpoint')} kept")
+        output.line(f"nothing to remove; {format.count(plan.kept, 'checkpoint')} kept")
 
 
 def _rows(plan: CleaningPlan) -> Iterator[Row]:
     for removal in plan.checkpoints:
-        yield f"checkpoint {removal.checkpoint_id}", wording.size(removal.bytes), "older than those that are kept"
+        yield f"checkpoint {removal.checkpoint_id}", format.size(removal.bytes), "older than those that are kept"
     for orphan in plan.orphans:
-        yield orphan.key, wording.size(orphan.bytes), orphan.why
+        yield orphan.key, format.size(orphan.bytes), orphan.why
 
 
 def _total(plan: CleaningPlan) -> str:
-    what = [wording.count(len(plan.checkpoints), "checkpoint")] if plan.checkpoints else []
-    what += [wording.count(len(plan.orphans), "orphan")] if plan.orphans else []
-    return f"{' and '.join(what) or 'nothing'}, {wording.size(plan.bytes)}"
+    what = [format.count(len(plan.checkpoints), "checkpoint")] if plan.checkpoints else []
+    what += [format.count(len(plan.orphans), "orphan")] if plan.orphans else []
+    return f"{' and '.join(what) or 'nothing'}, {format.size(plan.bytes)}"
 
 
 def _question(plan: CleaningPlan) -> str:

@@ -11,14 +11,14 @@ import click
 import msgspec
 
 from holdfast.base import steps
-from holdfast.cli import wording
-from holdfast.cli.asking import NOT_AGREED, agreed
+from holdfast.cli.confirm import NOT_AGREED, agreed
 from holdfast.cli.output import Cell, Output
 from holdfast.cli.sources_index import Observed, OpenedIndex, is_on_disk, observe, on_index, opened, store_of
 from holdfast.cli.sources_positions import cut
 from holdfast.errors import Conflict, Unavailable
 from holdfast.index import records
 from holdfast.index.resetting import CHUNK
+from holdfast.status import format
 
 COUNTED = 100_000
 """Beyond so many results it is only said that there are more: counting all could take as long as removing them."""
@@ -40,17 +40,17 @@ class Removal(msgspec.Struct, frozen=True):
         """What there is of each kind, and which."""
         found = []
         if self.seen.sources:
-            names = wording.listed(cut(source.name, NAME) for source in self.seen.sources)
-            found.append((wording.count(len(self.seen.sources), "checkpoint"), names))
+            names = format.listed(cut(source.name, NAME) for source in self.seen.sources)
+            found.append((format.count(len(self.seen.sources), "checkpoint"), names))
         if self.seen.gap_count:
-            names = wording.listed(cut(name, NAME) for name in sorted({gap.source_id for gap in self.seen.gaps}))
-            found.append((wording.count(self.seen.gap_count, "recorded gap"), names))
+            names = format.listed(cut(name, NAME) for name in sorted({gap.source_id for gap in self.seen.gaps}))
+            found.append((format.count(self.seen.gap_count, "recorded gap"), names))
         if self.has_hash:
             config_hash = self.seen.config_hash
             found.append(("the configuration hash", "damaged" if config_hash is None else f"{config_hash:016x}"))
         if self.results:
             many = self.results > COUNTED
-            found.append((f"more than {COUNTED:,} results" if many else wording.count(self.results, "result"), "all"))
+            found.append((f"more than {COUNTED:,} results" if many else format.count(self.results, "result"), "all"))
         return found
 
     @property

@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli import wording
+from holdfast.status import format
 
 _LEAST = 2  # a character and the mark that says there is more
 
 
 def cut(text: str, most: int) -> str:
     """The text, escaped, in at most so many terminal cells; `…` at its end says that there is more."""
-    shown = wording.printable(text[: most + 1])
-    if len(text) <= most and wording.width(shown) <= most:
+    shown = format.printable(text[: most + 1])
+    if len(text) <= most and format.width(shown) <= most:
         return shown
-    while wording.width(shown) > max(most, _LEAST) - 1:
+    while format.width(shown) > max(most, _LEAST) - 1:
         shown = shown[:-1]
     return shown + "…"
 
@@ -31,7 +31,7 @@ def words(position: bytes, most: int) -> str:
         return "0 bytes"
     text = text_of(position)
     if text is None:
-        return cut(f"{wording.count(len(position), 'byte')} {position[:most].hex()}", most)
+        return cut(f"{format.count(len(position), 'byte')} {position[:most].hex()}", most)
     offsets = offsets_of(text)
     return cut(text if offsets is None else ", ".join(f"{name}: {value}" for name, value in offsets.items()), most)
 
@@ -55,7 +55,7 @@ def offsets_of(text: str) -> dict[str, str] | None:
         value = msgspec.json.decode(text)
         if not isinstance(value, dict) or not value:
             return None
-        return dict(sorted(_flattened(value), key=lambda item: wording.natural(item[0])))
+        return dict(sorted(_flattened(value), key=lambda item: format.natural(item[0])))
     except (msgspec.DecodeError, RecursionError):  # not JSON, or nested without end
         return None
 

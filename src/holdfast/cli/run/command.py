@@ -14,7 +14,11 @@ from typing import Any, NoReturn
 
 import click
 
-from holdfast.cli.launching import (
+from holdfast.cli.live import Canvas
+from holdfast.cli.options import Setting, choose_output
+from holdfast.cli.output import Output
+from holdfast.cli.run.capture import Listening
+from holdfast.cli.run.launch import (
     changed_environment,
     check_file,
     exit_code_of,
@@ -25,16 +29,12 @@ from holdfast.cli.launching import (
     traceback_of,
     unheeded,
 )
-from holdfast.cli.listening import Listening
-from holdfast.cli.live import Canvas
-from holdfast.cli.options import Setting, choose_output
-from holdfast.cli.output import Output
-from holdfast.cli.screens import Lines, Picture, Screen, Stream
+from holdfast.cli.run.screens import Lines, Picture, Screen, Stream
 from holdfast.cli.streams import Way, captured_terminal, set_aside_output
-from holdfast.cli.wording import printable
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.pipeline.reports import Event, tell
 from holdfast.spark import Notice, watch
+from holdfast.status.format import printable
 
 TERMINATED = 128 + signal.SIGTERM
 OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}

@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from holdfast.cli import wording
 from holdfast.cli.output import Cell, Output, Row
-from holdfast.cli.people import GAP, LEAST_LAST, LEAST_WRAPPED
 from holdfast.cli.sources_clear import command as clear
 from holdfast.cli.sources_index import Observed, SeenSource, observe, on_index, opened, store_of
 from holdfast.cli.sources_positions import as_json, cut, words
+from holdfast.cli.terminal import GAP, LEAST_LAST, LEAST_WRAPPED
 from holdfast.errors import Corrupt
 from holdfast.index import Gap
 from holdfast.sinks.index_sequences import epoch_of
+from holdfast.status import format
 
 AT_A_TERMINAL = 200
 NEWEST_GAPS = 5
@@ -59,7 +59,7 @@ def command(url: str, output: Output) -> int:
         observed = observe(seen)
     now_ms = int(time.time() * 1000)
     columns = shutil.get_terminal_size().columns if output.is_terminal else None
-    observed.sources.sort(key=lambda source: wording.natural(source.name))
+    observed.sources.sort(key=lambda source: format.natural(source.name))
     _draw(output, observed, now_ms, columns)
     output.finish(store_of(observed.address), _found(observed, now_ms))
     return Corrupt.exit_code if observed.is_damaged else 0
@@ -79,17 +79,17 @@ def _draw(output: Output, observed: Observed, now_ms: int, columns: int | None) 
         newest = observed.gaps[: -NEWEST_GAPS - 1 : -1]
         _section(output, "Newest gaps", GAPS, list(_gap_rows(newest, now_ms, columns)), spare=(1,))
     if len(observed.sources) > len(shown):
-        rest = wording.count(len(observed.sources) - len(shown), "more source")
+        rest = format.count(len(observed.sources) - len(shown), "more source")
         output.note(f"… and {rest} (a pipe and --json get all)")
     if len(observed.gaps) > NEWEST_GAPS:
-        output.note(f"… and {wording.count(len(observed.gaps) - NEWEST_GAPS, 'older gap')} (--json has them all)")
+        output.note(f"… and {format.count(len(observed.gaps) - NEWEST_GAPS, 'older gap')} (--json has them all)")
 
 
 def _facts(observed: Observed) -> Iterator[tuple[str, str | Cell]]:
     yield "index", Cell(observed.address, "strong")
     yield "config hash", f"{observed.config_hash:016x}" if observed.config_hash is not None else "none recorded"
-    yield "sources", wording.number(len(observed.sources))
-    yield "gaps", Cell(wording.number(observed.gap_count), "doubtful" if observed.gap_count else "")
+    yield "sources", format.number(len(observed.sources))
+    yield "gaps", Cell(format.number(observed.gap_count), "doubtful" if observed.gap_count else "")
 
 
 def _source_rows(sources: Sequence[SeenSource], now_ms: int, columns: int | None) -> list[Row]:
@@ -101,7 +101,7 @@ def _source_rows(sources: Sequence[SeenSource], now_ms: int, columns: int | None
 def _room_for_positions(heads: Sequence[Sequence[str]], columns: int) -> int:
     """What the other columns leave of the terminal's width, less those that the table leaves out for it."""
     rows = [[f"  {SOURCES[0]}", *SOURCES[1:-1]], *heads]
-    widths = [max(wording.width(row[n]) for row in rows) + len(GAP) for n in range(len(SOURCES) - 1)]
+    widths = [max(format.width(row[n]) for row in rows) + len(GAP) for n in range(len(SOURCES) - 1)]
     for n in SPARE:
         if sum(widths) + LEAST_LAST > columns:
             widths[n] = 0
@@ -115,7 +115,7 @@ def _head(source: SeenSource, now_ms: int, columns: int | None) -> list[str]:
     sequence = source.stored.checkpoint.sequence
     lineage, epoch = epoch_of(sequence)
     of_lineage = f"{epoch} of lineage {lineage}" if lineage else str(epoch)
-    return [name, str(sequence), of_lineage, wording.age(source.stored.written_ms, now_ms)]
+    return [name, str(sequence), of_lineage, format.age(source.stored.written_ms, now_ms)]
 
 
 def _last(source: SeenSource, most: int) -> Cell:
@@ -130,7 +130,7 @@ def _gap_rows(gaps: Sequence[Gap], now_ms: int, columns: int | None) -> Iterator
     for gap in gaps:
         yield (
             "  " + cut(gap.source_id, most),
-            wording.age(gap.when_ms, now_ms),
+            format.age(gap.when_ms, now_ms),
             "the start" if gap.from_position is None else words(gap.from_position, most),
             "where it resumed" if gap.to_position is None else words(gap.to_position, most),
             cut(gap.why, IN_A_PIPE),

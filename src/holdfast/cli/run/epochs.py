@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli import wording
 from holdfast.cli.output import Cell, Output, Style
 from holdfast.spark import EpochReport, Notice
+from holdfast.status import format
 
 RECENT = 8
 STEPS = {
@@ -64,11 +64,11 @@ class Followed:
         if not self.recent:
             return
         last = self.recent[0]
-        took = wording.age(self.began_ms, now_ms).removesuffix(" ago")
-        total = f"{wording.count(self.rows, 'row')} in {wording.count(self.epochs, 'epoch')}, {took}"
+        took = format.age(self.began_ms, now_ms).removesuffix(" ago")
+        total = f"{format.count(self.rows, 'row')} in {format.count(self.epochs, 'epoch')}, {took}"
         lineage = f", lineage {last.lineage}" if last.lineage else ""
         for label, text in (
-            ("epoch", f"{last.epoch}{lineage}, checkpoint {last.checkpoint_id}, {wording.size(last.checkpoint_bytes)}"),
+            ("epoch", f"{last.epoch}{lineage}, checkpoint {last.checkpoint_id}, {format.size(last.checkpoint_bytes)}"),
             ("total", total),
             ("watermark", watermark_now(last.watermark, now_ms) if last.watermark is not None else ""),
             ("lag", ", ".join(f"{name} {behind}" for name, behind in sorted(last.lag.items()))),
@@ -89,18 +89,18 @@ class Followed:
             return Cell(self.doing, "good")
         if self.last_ms is None:
             return Cell("starting", "doubtful")
-        return Cell(f"running, last epoch {wording.age(self.last_ms, now_ms)}", "good")
+        return Cell(f"running, last epoch {format.age(self.last_ms, now_ms)}", "good")
 
 
 def watermark_now(milliseconds: int | None, now_ms: int) -> str:
     """A watermark as a time and how far it is behind; one that is no time as it is."""
     if milliseconds is None:
         return "none"
-    said = wording.watermark(milliseconds)
+    said = format.watermark(milliseconds)
     if "(" not in said:
         return said
-    behind = wording.age(milliseconds, now_ms).replace(" ago", " behind now")
-    return f"{wording.moment(milliseconds)}  ({behind})"
+    behind = format.age(milliseconds, now_ms).replace(" ago", " behind now")
+    return f"{format.moment(milliseconds)}  ({behind})"
 
 
 def step_seconds(report: EpochReport) -> dict[str, float]:
@@ -116,12 +116,12 @@ def epoch_line(report: EpochReport, now_ms: int) -> str:
     spent = ", ".join(f"{name} {_seconds(seconds)}" for name, seconds in step_seconds(report).items())
     parts = [
         f"epoch {report.epoch}",
-        wording.count(report.rows, "row") + rate + again,
+        format.count(report.rows, "row") + rate + again,
         f"{_seconds(report.seconds)} s ({spent})",
-        f"watermark {wording.moment(report.watermark)}" if report.watermark is not None else "",
+        f"watermark {format.moment(report.watermark)}" if report.watermark is not None else "",
         "lag " + ", ".join(f"{name} {behind}" for name, behind in sorted(report.lag.items())) if report.lag else "",
         sinks_in_words(report.sinks),
-        f"checkpoint {report.checkpoint_id}, {wording.size(report.checkpoint_bytes)}",
+        f"checkpoint {report.checkpoint_id}, {format.size(report.checkpoint_bytes)}",
     ]
     return stamped(report.pipeline, "  ".join(part for part in parts if part), now_ms)
 
@@ -134,7 +134,7 @@ def notice_line(notice: Notice, now_ms: int) -> str:
 
 def stamped(pipeline: str, text: str, now_ms: int) -> str:
     """A line of a log: when, which pipeline, what."""
-    return f"{wording.moment(now_ms)}  {pipeline}  {text}"
+    return f"{format.moment(now_ms)}  {pipeline}  {text}"
 
 
 def sinks_in_words(sinks: Mapping[str, str]) -> str:
@@ -156,12 +156,12 @@ def _row(report: EpochReport) -> list[str]:
     spent = step_seconds(report)
     return [
         f"{report.epoch}{' again' if report.is_replay else ''}",
-        wording.number(report.rows),
+        format.number(report.rows),
         _rate(report.rows_per_second),
         _seconds(report.seconds),
         *(_seconds(spent[name]) for name in (*STEPS, "other")),
-        wording.moment(report.watermark) if report.watermark is not None else "-",
-        wording.size(report.checkpoint_bytes),
+        format.moment(report.watermark) if report.watermark is not None else "-",
+        format.size(report.checkpoint_bytes),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
-from holdfast.cli import wording
+from holdfast.status import format
 
 How = Literal["added", "removed", "changed", "unknown"]
 MOST_DIGITS = 40
@@ -44,7 +44,7 @@ def compare(old: CheckpointManifest, new: CheckpointManifest) -> list[Change]:
 
 
 def _values(section: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
-    for name in sorted(old.keys() | new.keys(), key=wording.natural):
+    for name in sorted(old.keys() | new.keys(), key=format.natural):
         before, after = old.get(name), new.get(name)
         if before is None:
             yield Change(section, name, "added", None, after)
@@ -78,7 +78,7 @@ def _offsets(connectors: Mapping[str, ConnectorCheckpoint]) -> dict[str, str]:
 def _sinks(manifest: CheckpointManifest) -> dict[str, str]:
     found = {f"{name} epoch": str(epoch) for name, epoch in manifest.sink_epochs.items()}
     statuses = manifest.sink_commit_statuses.items()
-    return found | {f"{name} status": wording.sink_status(status) for name, status in statuses}
+    return found | {f"{name} status": format.sink_status(status) for name, status in statuses}
 
 
 def _watermarks(manifest: CheckpointManifest) -> dict[str, str]:
@@ -119,7 +119,7 @@ def _states(manifest: CheckpointManifest) -> dict[str, _State]:
 
 
 def _size(state: _State | None) -> str | None:
-    return wording.size(state.bytes) if state else None
+    return format.size(state.bytes) if state else None
 
 
 def _operators(old: CheckpointManifest, new: CheckpointManifest) -> Iterator[Change]:

@@ -13,11 +13,12 @@ import msgspec
 from holdfast.checkpoints.catalog import in_parallel
 from holdfast.checkpoints.orphans import Orphan
 from holdfast.checkpoints.validate import Validator
-from holdfast.cli import pointer, wording
+from holdfast.cli import pointer
 from holdfast.cli.options import CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Style
-from holdfast.cli.reading import Opened, look_at, resolve, why_empty, without_warnings
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.status import format
+from holdfast.status.checkpoints import Opened, look_at, resolve, why_empty, without_warnings
 
 State = Literal["ok", "damaged", "unreadable", "missing"]
 _STYLES: dict[State, Style] = {"ok": "good", "damaged": "bad", "unreadable": "bad", "missing": "bad"}
@@ -133,11 +134,11 @@ def _summarise(opened: Opened, output: Output, verdicts: list[Verdict], *, deep:
         return
     how = "every byte" if deep else "manifests, presence and sizes"
     found = [
-        f"{wording.number(n)} {state}"
+        f"{format.number(n)} {state}"
         for state in ("ok", "damaged", "unreadable", "missing")
         if (n := sum(verdict.state == state for verdict in verdicts))
     ]
-    summary = f"{wording.count(len(verdicts), 'checkpoint')} ({how}): {', '.join(found)}"
+    summary = f"{format.count(len(verdicts), 'checkpoint')} ({how}): {', '.join(found)}"
     output.line(Cell(summary, "bad" if wrong else "good"))
 
 
@@ -149,12 +150,12 @@ def _notes(
         for warning in verdict.warnings:
             warned[warning].append(verdict.checkpoint_id)
     for warning, numbers in warned.items():
-        output.note(f"checkpoint {wording.listed(numbers)}: {warning}")
+        output.note(f"checkpoint {format.listed(numbers)}: {warning}")
     if latest.problem:
         output.note(f"{latest.problem}; to repair it: {opened.hint('recover')}")
     if orphans:
-        total = wording.size(sum(orphan.bytes for orphan in orphans))
-        what = wording.count(len(orphans), "object")
+        total = format.size(sum(orphan.bytes for orphan in orphans))
+        what = format.count(len(orphans), "object")
         output.note(f"no checkpoint owns {what} ({total}); to see them: {opened.hint('gc', '--dry-run')}")
     if any(verdict.state == "damaged" for verdict in verdicts):
         output.note(f"to see what a pipeline would resume from: {opened.hint('recover', '--dry-run')}")

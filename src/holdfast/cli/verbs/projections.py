@@ -9,17 +9,17 @@ from typing import Any
 
 import click
 
-from holdfast.cli import wording
 from holdfast.cli.output import Cell, Output, Row
 from holdfast.cli.projections_letters import command as dead_letters
 from holdfast.cli.projections_rebuild import command as rebuild
 from holdfast.cli.projections_reset import command as reset
-from holdfast.cli.projections_seen import Observed, SeenProjection, observe
 from holdfast.cli.projections_store import on_projections, store_of
 from holdfast.cli.projections_words import known, lease_json, rebuild_json, worker
 from holdfast.cli.sources_positions import cut
 from holdfast.errors import Corrupt
 from holdfast.projections import open_projections
+from holdfast.status import format
+from holdfast.status.projections import Observed, SeenProjection, observe
 
 VERBS = {"reset": reset, "rebuild": rebuild, "dead-letters": dead_letters}
 AT_A_TERMINAL = 200
@@ -62,7 +62,7 @@ def command(url: str, output: Output) -> int:
     with open_projections(url, read_only=True) as store:
         observed = observe(store)
     now_ms = int(time.time() * 1000)
-    observed.projections.sort(key=lambda projection: wording.natural(projection.name))
+    observed.projections.sort(key=lambda projection: format.natural(projection.name))
     columns = shutil.get_terminal_size().columns if output.is_terminal else None
     _draw(output, observed, now_ms, columns // 3 if columns else NAME_IN_A_PIPE)
     output.finish(store_of(observed.address), _found(observed, now_ms))
@@ -87,14 +87,14 @@ def _draw(output: Output, observed: Observed, now_ms: int, most: int) -> None:
         output.line(Cell("Rebuilds that are not finished", "strong"))
         output.table(REBUILDS, rebuilds, right=(1,))
     if len(observed.projections) > len(shown):
-        rest = wording.count(len(observed.projections) - len(shown), "more projection")
+        rest = format.count(len(observed.projections) - len(shown), "more projection")
         output.note(f"… and {rest} (a pipe and --json get all)")
 
 
 def _facts(observed: Observed) -> Iterator[tuple[str, str | Cell]]:
     yield "store", Cell(observed.address, "strong")
     yield "events", known(observed.head)
-    yield "projections", wording.number(len(observed.projections))
+    yield "projections", format.number(len(observed.projections))
 
 
 def _row(seen: SeenProjection, head: int | None, now_ms: int, most: int) -> Row:
@@ -106,9 +106,9 @@ def _row(seen: SeenProjection, head: int | None, now_ms: int, most: int) -> Row:
         version,
         known(seen.position),
         known(seen.lag(head)),
-        wording.number(seen.cursors),
+        format.number(seen.cursors),
         Cell(letters.text, "doubtful") if seen.dead_letters else letters,
-        wording.age(live.updated_ms, now_ms) if live else known(None),
+        format.age(live.updated_ms, now_ms) if live else known(None),
         worker(seen, now_ms),
     )
 
@@ -120,8 +120,8 @@ def _rebuild_rows(shown: Sequence[SeenProjection], head: int | None, now_ms: int
             yield (
                 cut(seen.name, most),
                 known(seen.rebuild.version),
-                f"{wording.number(seen.rebuild.position or 0)} of {to}",
-                wording.age(seen.rebuild.updated_ms, now_ms),
+                f"{format.number(seen.rebuild.position or 0)} of {to}",
+                format.age(seen.rebuild.updated_ms, now_ms),
             )
 
 

@@ -9,11 +9,12 @@ import click
 import msgspec
 
 from holdfast.checkpoints.catalog import in_parallel
-from holdfast.cli import pointer, wording
+from holdfast.cli import pointer
 from holdfast.cli.options import on_store
 from holdfast.cli.output import Cell, Output, Row
-from holdfast.cli.reading import Opened, Seen, look_at, stored_size, why_empty
 from holdfast.errors import Unavailable
+from holdfast.status import format
+from holdfast.status.checkpoints import Opened, Seen, look_at, stored_size, why_empty
 
 AT_A_TERMINAL = 20
 HEADER = ("ID", "EPOCH", "CREATED", "AGE", "SIZE", "KIND", "SINKS", "STATE")
@@ -56,7 +57,7 @@ def command(opened: Opened, output: Output, *, limit: int | None, every: bool) -
         if hint := why_empty(opened):
             output.note(hint)
     if len(ids) > len(shown):
-        output.note(f"… and {wording.number(len(ids) - len(shown))} older (--all shows them)")
+        output.note(f"… and {format.number(len(ids) - len(shown))} older (--all shows them)")
     if latest.problem:
         output.note(latest.problem)
     output.finish(opened.address, {"checkpoints": checkpoints, "total": len(ids), "latest": latest.as_json()})
@@ -95,10 +96,10 @@ def _row(seen: Seen, item: dict[str, Any], now_ms: int) -> Row:
     return (
         checkpoint_id,
         str(manifest.epoch),
-        wording.moment(manifest.timestamp_ms),
-        wording.age(manifest.timestamp_ms, now_ms),
-        wording.size(item["size_bytes"]),
-        wording.kind(manifest),
-        Cell(wording.sinks(manifest), "" if manifest.is_settled else "doubtful"),
+        format.moment(manifest.timestamp_ms),
+        format.age(manifest.timestamp_ms, now_ms),
+        format.size(item["size_bytes"]),
+        format.kind(manifest),
+        Cell(format.sinks(manifest), "" if manifest.is_settled else "doubtful"),
         state,
     )

@@ -6,8 +6,8 @@ import click
 
 from holdfast.cli.options import on_store
 from holdfast.cli.output import Output
-from holdfast.cli.reading import Opened
 from holdfast.cli.removing import carry_out
+from holdfast.status.checkpoints import Opened
 
 
 @click.command("prune")

@@ -10,13 +10,13 @@ import msgspec
 
 from holdfast.checkpoints import RecoveryReport
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.cli.reading import Opened
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
 from holdfast.pipeline.recovery import look, look_at_workdir
 from holdfast.pipeline.recovery_plan import Observed, Plan, Wanted, plan_recovery
 from holdfast.pipeline.workdir.fence import close_entrances
 from holdfast.pipeline.workdir.restore import rebuild
 from holdfast.pipeline.workdir.workdir import Belonging, Workdir
+from holdfast.status.checkpoints import Opened
 from holdfast.storage.objects import LocalObjects
 
 

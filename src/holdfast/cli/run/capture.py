@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from holdfast.base import steps
-from holdfast.cli.following import DOING
-from holdfast.cli.screens import Screen
+from holdfast.cli.run.epochs import DOING
+from holdfast.cli.run.screens import Screen
 from holdfast.pipeline.reports import Event
 from holdfast.spark import Notice, watch
 

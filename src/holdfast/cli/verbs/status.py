@@ -14,17 +14,17 @@ import click
 
 from holdfast.base.stopping import StopRequest
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.cli import wording
-from holdfast.cli.following import watermark_now
+from holdfast.cli.json_output import MachineOutput
 from holdfast.cli.live import Canvas
-from holdfast.cli.machine import MachineOutput
 from holdfast.cli.options import Duration, on_store
 from holdfast.cli.output import Cell, Output, Row, Style
-from holdfast.cli.people import PeopleOutput
-from holdfast.cli.reading import Opened, why_empty
-from holdfast.cli.show import offset_rows
-from holdfast.cli.standing import PipelineStatus, observe_status
+from holdfast.cli.run.epochs import watermark_now
+from holdfast.cli.terminal import PeopleOutput
+from holdfast.cli.verbs.show import offset_rows
 from holdfast.errors import Unavailable
+from holdfast.status import format
+from holdfast.status.checkpoints import Opened, why_empty
+from holdfast.status.pipeline import PipelineStatus, observe_status
 
 EVERY = "2s"
 
@@ -97,13 +97,13 @@ def _facts(newest: CheckpointManifest, status: PipelineStatus) -> Iterator[tuple
     unknown = "not recorded: no pipeline of Holdfast's wrote this"
     yield "pipeline", Cell(status.pipeline, "strong") if status.pipeline else unknown
     lineage = f", lineage {newest.own.lineage}" if newest.own.lineage else ""
-    yield "epoch", f"{wording.number(newest.epoch)}{lineage}"
-    yield "checkpoint", f"{newest.checkpoint_id}, {wording.size(status.size_bytes)}"
-    yield "decided", f"{wording.moment(newest.timestamp_ms)}  ({wording.age(newest.timestamp_ms, status.now_ms)})"
+    yield "epoch", f"{format.number(newest.epoch)}{lineage}"
+    yield "checkpoint", f"{newest.checkpoint_id}, {format.size(status.size_bytes)}"
+    yield "decided", f"{format.moment(newest.timestamp_ms)}  ({format.age(newest.timestamp_ms, status.now_ms)})"
     yield "lease", _lease(status)
     yield "watermark", watermark_now(newest.watermark, status.now_ms)
     if last := status.last_epoch:
-        text = f"{wording.count(last.rows, 'row')}, {last.rows_per_second:,.1f} rows/s, {last.seconds:,.2f} s"
+        text = f"{format.count(last.rows, 'row')}, {last.rows_per_second:,.1f} rows/s, {last.seconds:,.2f} s"
         yield f"epoch {last.epoch}", text
         if last.lag:
             yield "lag", ", ".join(f"{name} {behind}" for name, behind in sorted(last.lag.items()))
@@ -113,7 +113,7 @@ def _lease(status: PipelineStatus) -> str:
     lease = status.lease
     if lease is None:
         return "never claimed"
-    when = f" {wording.age(lease.claimed_ms, status.now_ms)}" if lease.claimed_ms else ""
+    when = f" {format.age(lease.claimed_ms, status.now_ms)}" if lease.claimed_ms else ""
     behind = status.newest is not None and status.newest.own.generation < lease.generation
     return f"generation {lease.generation}, claimed by {lease.owner}{when}" + (
         ", which has not finished an epoch yet" if behind else ""
@@ -123,7 +123,7 @@ def _lease(status: PipelineStatus) -> str:
 def _sink_rows(newest: CheckpointManifest, status: PipelineStatus) -> Iterator[Row]:
     statuses = newest.sink_commit_statuses
     for name in sorted({*newest.sink_epochs, *statuses, *newest.sink_names}):
-        text = wording.sink_status(statuses.get(name))
+        text = format.sink_status(statuses.get(name))
         style: Style = "good" if text == "committed" else "bad" if text.startswith("failed") else "doubtful"
         guarantee = status.guarantees.get(name, "-")
         yield name, str(newest.sink_epochs.get(name, "-")), Cell(text, style), guarantee
@@ -131,7 +131,7 @@ def _sink_rows(newest: CheckpointManifest, status: PipelineStatus) -> Iterator[R
 
 def _consequences(newest: CheckpointManifest, status: PipelineStatus) -> Iterator[str]:
     epoch = newest.epoch
-    yield f"resume from checkpoint {newest.checkpoint_id}, epoch {wording.number(epoch)}"
+    yield f"resume from checkpoint {newest.checkpoint_id}, epoch {format.number(epoch)}"
     if not status.pipeline:
         return
     yield f"Spark runs epoch {epoch} again for its state, unless it had counted it as done; sinks that have it skip it"
@@ -139,7 +139,7 @@ def _consequences(newest: CheckpointManifest, status: PipelineStatus) -> Iterato
         at_least = status.guarantees.get(name) == "at-least-once"
         twice = ", and may get it twice: it is at-least-once" if at_least else ""
         yield f"sink {name} still owes epoch {epoch} and gets it first{twice}"
-    yield f"then epoch {wording.number(epoch + 1)}"
+    yield f"then epoch {format.number(epoch + 1)}"
 
 
 def _section(
@@ -202,7 +202,7 @@ def _draw_now(output: PeopleOutput, *, opened: Opened, status: PipelineStatus | 
     if isinstance(status, Unavailable):
         output.fail(status)
         return
-    output.line(Cell(f"{opened.address}  {wording.moment(status.now_ms)}", "faint"))
+    output.line(Cell(f"{opened.address}  {format.moment(status.now_ms)}", "faint"))
     draw(output, opened, status)
 
 
@@ -211,19 +211,19 @@ def status_line(status: PipelineStatus | Unavailable) -> str:
     if isinstance(status, Unavailable):
         return f"unavailable: {status.message}"
     newest = status.newest
-    parts = [wording.moment(status.now_ms), status.pipeline or "-"]
+    parts = [format.moment(status.now_ms), status.pipeline or "-"]
     if newest is None:
         parts.append("every checkpoint is damaged" if status.skipped else "no checkpoint yet")
         return "  ".join(parts)
     last = status.last_epoch
     parts += [
         f"epoch {newest.epoch}",
-        f"checkpoint {newest.checkpoint_id}, {wording.size(status.size_bytes)}",
-        wording.age(newest.timestamp_ms, status.now_ms),
-        f"watermark {wording.moment(newest.watermark)}" if newest.watermark is not None else "",
-        f"sinks {wording.sinks(newest)}" if newest.sink_commit_statuses else "",
-        f"epoch {last.epoch}: {wording.count(last.rows, 'row')}, {last.rows_per_second:,.1f}/s" if last else "",
-        f"{wording.count(len(status.skipped), 'newer checkpoint')} cannot be used" if status.skipped else "",
+        f"checkpoint {newest.checkpoint_id}, {format.size(status.size_bytes)}",
+        format.age(newest.timestamp_ms, status.now_ms),
+        f"watermark {format.moment(newest.watermark)}" if newest.watermark is not None else "",
+        f"sinks {format.sinks(newest)}" if newest.sink_commit_statuses else "",
+        f"epoch {last.epoch}: {format.count(last.rows, 'row')}, {last.rows_per_second:,.1f}/s" if last else "",
+        f"{format.count(len(status.skipped), 'newer checkpoint')} cannot be used" if status.skipped else "",
     ]
     return "  ".join(part for part in parts if part)
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from holdfast.cli import wording
-from holdfast.cli.comparing import Change, compare
 from holdfast.cli.options import CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Style
-from holdfast.cli.reading import Opened, load, stored_size
+from holdfast.status import format
+from holdfast.status.checkpoints import Opened, load, stored_size
+from holdfast.status.compare import Change, compare
 
 _STYLES: dict[str, Style] = {"added": "good", "removed": "bad", "changed": "doubtful", "unknown": "faint"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "unknown": "?"}
@@ -39,7 +39,7 @@ def command(opened: Opened, output: Output, *, a: int | Literal["latest"], b: in
         [
             Cell(f"checkpoint {old.checkpoint_id} → {new.checkpoint_id}", "strong"),
             f"   epoch {old.epoch} → {new.epoch}   {_apart(apart_ms)}   "
-            f"{wording.size(sizes[0])} → {wording.size(sizes[1])} ({_signed_size(sizes[1] - sizes[0])})",
+            f"{format.size(sizes[0])} → {format.size(sizes[1])} ({_signed_size(sizes[1] - sizes[0])})",
         ]
     )
     for section in dict.fromkeys(change.section for change in changes):
@@ -72,15 +72,15 @@ def _sentence(change: Change) -> str:
 
 
 def _signed(delta: int) -> str:
-    return ("+" if delta > 0 else "") + wording.number(delta)
+    return ("+" if delta > 0 else "") + format.number(delta)
 
 
 def _signed_size(delta: int) -> str:
-    return "same size" if delta == 0 else ("+" if delta > 0 else "-") + wording.size(abs(delta))
+    return "same size" if delta == 0 else ("+" if delta > 0 else "-") + format.size(abs(delta))
 
 
 def _apart(milliseconds: int) -> str:
     if abs(milliseconds) < 1000:
         return f"{milliseconds} ms apart"
-    later = wording.age(0, abs(milliseconds)).removesuffix(" ago")
+    later = format.age(0, abs(milliseconds)).removesuffix(" ago")
     return f"{later} {'later' if milliseconds > 0 else 'earlier'}"

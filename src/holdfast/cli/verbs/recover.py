@@ -9,15 +9,16 @@ import msgspec
 
 from holdfast.checkpoints import RecoveryReport
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.cli import pointer, wording
-from holdfast.cli.asking import agreed
-from holdfast.cli.coming_back import Outlook, look_ahead
-from holdfast.cli.coming_back import rebuild_workdir as do_rebuild
+from holdfast.cli import pointer
+from holdfast.cli.confirm import agreed
 from holdfast.cli.options import on_store
 from holdfast.cli.output import Cell, Output
-from holdfast.cli.reading import Opened
 from holdfast.cli.recover_words import show_chosen, show_no_choice, show_outlook, show_walk, why_no_outlook
 from holdfast.errors import Conflict, Corrupt, Invalid, Unavailable
+from holdfast.operations.recover import Outlook, look_ahead
+from holdfast.operations.recover import rebuild_workdir as do_rebuild
+from holdfast.status import format
+from holdfast.status.checkpoints import Opened
 
 
 @click.command("recover")
@@ -57,7 +58,7 @@ def command(
     code = _exit_code(report, outlook)
     changed = False
     if report.unreadable:
-        unread = wording.listed(report.unreadable)
+        unread = format.listed(report.unreadable)
         output.note(f"checkpoint {unread} could not be read, which is not damage: try again before resuming elsewhere")
     elif work.is_empty:
         if chosen is not None:

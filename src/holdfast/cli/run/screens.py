@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, Protocol
 
-from holdfast.cli.following import DOING, Followed, epoch_json, epoch_line, notice_line, stamped
+from holdfast.cli.json_output import write
 from holdfast.cli.live import Canvas
-from holdfast.cli.machine import write
 from holdfast.cli.output import ENVELOPE_VERSION, Cell, Style
-from holdfast.cli.people import PeopleOutput
-from holdfast.cli.wording import moment, printable
+from holdfast.cli.run.epochs import DOING, Followed, epoch_json, epoch_line, notice_line, stamped
+from holdfast.cli.terminal import PeopleOutput
 from holdfast.pipeline.reports import Event
 from holdfast.spark import EpochReport, Notice
+from holdfast.status.format import moment, printable
 
 
 def clock_ms() -> int:

@@ -11,8 +11,8 @@ import msgspec
 from holdfast.base.codec import converted
 from holdfast.checkpoints.lease import LeaseRecord, current
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.cli.reading import Opened, look_at, stored_size
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.status.checkpoints import Opened, look_at, stored_size
 
 
 class Skipped(msgspec.Struct, frozen=True):

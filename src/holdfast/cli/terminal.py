@@ -18,8 +18,8 @@ import click
 
 from holdfast.cli.output import Bar, Cell, Line, Row, Style
 from holdfast.cli.progress import LateBar, Unit, Unseen
-from holdfast.cli.wording import printable, width
 from holdfast.errors import HoldfastError
+from holdfast.status.format import printable, width
 
 _LOOKS: dict[Style, dict[str, Any]] = {
     "good": {"fg": "green"},

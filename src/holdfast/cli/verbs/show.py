@@ -10,11 +10,11 @@ from typing import Literal
 import click
 
 from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
-from holdfast.cli import wording
 from holdfast.cli.options import LATEST, CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Row
-from holdfast.cli.reading import Opened, as_json, load, load_bytes, resolve, stored_size
 from holdfast.errors import Invalid
+from holdfast.status import format
+from holdfast.status.checkpoints import Opened, as_json, load, load_bytes, resolve, stored_size
 
 Section = tuple[str, tuple[str, ...], list[Row], tuple[int, ...]]
 """Title, header, rows, which columns are numbers."""
@@ -83,23 +83,23 @@ def _identity(manifest: CheckpointManifest, size_bytes: int, where: str) -> Iter
     now = int(time.time() * 1000)
     own = manifest.own
     yield "checkpoint", Cell(str(manifest.checkpoint_id), "strong")
-    yield "epoch", wording.number(manifest.epoch)
-    yield "created", f"{wording.moment(manifest.timestamp_ms)}  ({wording.age(manifest.timestamp_ms, now)})"
-    yield "size", f"{wording.size(size_bytes)}  ({wording.number(size_bytes)} bytes)"
-    yield "kind", wording.kind(manifest) + _chain(manifest)
+    yield "epoch", format.number(manifest.epoch)
+    yield "created", f"{format.moment(manifest.timestamp_ms)}  ({format.age(manifest.timestamp_ms, now)})"
+    yield "size", f"{format.size(size_bytes)}  ({format.number(size_bytes)} bytes)"
+    yield "kind", format.kind(manifest) + _chain(manifest)
     yield "written by", _writer(manifest)
     if own.lineage:
-        yield "lineage", wording.number(own.lineage)
+        yield "lineage", format.number(own.lineage)
     yield "manifest", where
     if own.sidecar:
-        yield "sidecar", f"{own.sidecar.key}  ({wording.size(own.sidecar.bytes)})"
+        yield "sidecar", f"{own.sidecar.key}  ({format.size(own.sidecar.bytes)})"
     if manifest.state_checksum:
         yield "state sum", manifest.state_checksum
     if manifest.pipeline_hash is not None:
         yield "pipeline", f"hash {manifest.pipeline_hash:016x}"
     if manifest.source_names or manifest.sink_names:
-        yield "topology", f"{wording.listed(manifest.source_names)} → {wording.listed(manifest.sink_names)}"
-    yield "watermark", wording.watermark(manifest.watermark)
+        yield "topology", f"{format.listed(manifest.source_names)} → {format.listed(manifest.sink_names)}"
+    yield "watermark", format.watermark(manifest.watermark)
     if manifest.wal_position or manifest.per_core_wal_positions:
         yield "log", f"position {manifest.wal_position}" + _per_core(manifest.per_core_wal_positions)
     if manifest.table_store_checkpoint_path:
@@ -111,7 +111,7 @@ def _identity(manifest: CheckpointManifest, size_bytes: int, where: str) -> Iter
 
 def _chain(manifest: CheckpointManifest) -> str:
     length = manifest.own.chain_length
-    return f"  (needs {wording.count(length, 'ancestor')})" if length else ""
+    return f"  (needs {format.count(length, 'ancestor')})" if length else ""
 
 
 def _writer(manifest: CheckpointManifest) -> str:
@@ -122,7 +122,7 @@ def _writer(manifest: CheckpointManifest) -> str:
 
 
 def _per_core(positions: list[int]) -> str:
-    return f", per partition {wording.listed(positions)}" if positions else ""
+    return f", per partition {format.listed(positions)}" if positions else ""
 
 
 def _sections(manifest: CheckpointManifest) -> Iterator[Section]:
@@ -130,11 +130,11 @@ def _sections(manifest: CheckpointManifest) -> Iterator[Section]:
     yield "Reference tables", ("TABLE", "KEY", "VERSION", "EPOCH"), list(offset_rows(manifest.table_offsets)), (3,)
     yield "Sinks", ("SINK", "EPOCH", "STATUS"), list(_sinks(manifest)), (1,)
     yield "Operators", ("OPERATOR", "SIZE", "WHERE"), list(_operators(manifest)), (1,)
-    marks = [(name, wording.watermark(mark)) for name, mark in sorted(manifest.source_watermarks.items())]
+    marks = [(name, format.watermark(mark)) for name, mark in sorted(manifest.source_watermarks.items())]
     yield "Watermarks", ("SOURCE", "WATERMARK"), list(marks), ()
-    batches = [(b.key, wording.size(b.bytes), wording.number(b.entries), b.sha256) for b in manifest.needed_batches]
+    batches = [(b.key, format.size(b.bytes), format.number(b.entries), b.sha256) for b in manifest.needed_batches]
     yield "Batch objects", ("KEY", "SIZE", "ENTRIES", "SHA-256"), list(batches), (1, 2)
-    flying = [(name, wording.number(len(records))) for name, records in sorted(manifest.inflight_data.items())]
+    flying = [(name, format.number(len(records))) for name, records in sorted(manifest.inflight_data.items())]
     yield "In flight", ("EDGE", "RECORDS"), list(flying), (1,)
 
 
@@ -143,7 +143,7 @@ def offset_rows(connectors: Mapping[str, ConnectorCheckpoint]) -> Iterator[Row]:
     for name, connector in sorted(connectors.items()):
         kind = connector.metadata.get("connector") or connector.metadata.get("type")
         shown = f"{name} ({kind})" if kind else name
-        for partition, offset in sorted(connector.offsets.items(), key=lambda item: wording.natural(item[0])):
+        for partition, offset in sorted(connector.offsets.items(), key=lambda item: format.natural(item[0])):
             yield shown, partition, offset, str(connector.epoch)
         if not connector.offsets:
             yield shown, "-", "-", str(connector.epoch)
@@ -152,7 +152,7 @@ def offset_rows(connectors: Mapping[str, ConnectorCheckpoint]) -> Iterator[Row]:
 def _sinks(manifest: CheckpointManifest) -> Iterator[Row]:
     statuses = manifest.sink_commit_statuses
     for name in sorted({*manifest.sink_epochs, *statuses, *manifest.sink_names}):
-        text = wording.sink_status(statuses.get(name))
+        text = format.sink_status(statuses.get(name))
         style: Literal["good", "doubtful", "bad"] = (
             "good" if text == "committed" else "bad" if text.startswith("failed") else "doubtful"
         )
@@ -165,13 +165,13 @@ def _operators(manifest: CheckpointManifest) -> Iterator[Row]:
         operator = manifest.operator_states.get(name)
         if operator is None:
             held = version.checkpoint_id if version else 0
-            yield name, wording.size(version.bytes if version else 0), f"unchanged, in checkpoint {held}"
+            yield name, format.size(version.bytes if version else 0), f"unchanged, in checkpoint {held}"
         elif operator.external:
-            start = wording.number(operator.external_offset)
-            yield name, wording.size(operator.external_length), f"sidecar, from byte {start}"
+            start = format.number(operator.external_offset)
+            yield name, format.size(operator.external_length), f"sidecar, from byte {start}"
         else:
             inline = operator.decode_inline()
-            size = "-" if inline is None else wording.size(len(inline))
+            size = "-" if inline is None else format.size(len(inline))
             yield name, size, "manifest" if inline is not None else Cell("manifest, damaged", "bad")
 
 
