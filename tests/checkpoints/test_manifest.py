@@ -202,16 +202,23 @@ def test_sink_commit_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "expected"),
+    ("statuses", "owed"),
     [
-        ({}, True),
-        ({"a": "Committed"}, True),
-        ({"a": "Committed", "b": "Pending"}, False),
-        ({"a": SinkFailed("x")}, False),
+        ({}, ()),
+        ({"a": "Committed"}, ()),
+        ({"a": "Committed", "b": "Pending"}, ("b",)),
+        ({"a": SinkFailed("x")}, ("a",)),
+        ({"z": "Pending", "b": SinkFailed("x"), "m": "Committed", "a": "Pending"}, ("a", "b", "z")),
     ],
 )
-def test_is_settled(statuses: dict[str, Any], expected: bool) -> None:
-    assert manifest(1, sink_commit_statuses=statuses).is_settled is expected
+def test_a_sink_owes_the_epoch_until_it_has_committed(statuses: dict[str, Any], owed: tuple[str, ...]) -> None:
+    found = manifest(1, sink_commit_statuses=statuses)
+    assert found.owed_sinks == owed
+    assert found.is_settled is (not owed)
+
+
+def test_a_sink_without_a_status_owes_nothing() -> None:
+    assert manifest(1, sink_names=["a"], sink_epochs={"a": 1}).owed_sinks == ()
 
 
 def test_structs_are_frozen_and_replace_works() -> None:

@@ -248,9 +248,18 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, holdfast=own)
 
     @property
+    def owed_sinks(self) -> tuple[str, ...]:
+        """The sinks that have not committed this epoch yet, sorted: those still Pending and those that Failed.
+
+        The only place that decides this. A sink without a status has no part in the epoch and owes nothing.
+        """
+        statuses = self.sink_commit_statuses.items()
+        return tuple(sorted(name for name, status in statuses if status != SinkCommitStatus.committed()))
+
+    @property
     def is_settled(self) -> bool:
-        """True when every sink has committed: the checkpoint is complete as far as it can say itself."""
-        return all(status == "Committed" for status in self.sink_commit_statuses.values())
+        """True when no sink owes this epoch."""
+        return not self.owed_sinks
 
     def validate(self, vnode_count: int | None = None) -> list[Issue]:
         """Everything questionable about this manifest on its own. Never raises, reads nothing.
