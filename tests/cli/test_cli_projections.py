@@ -19,9 +19,9 @@ import pytest
 from cli_running import at_terminal, in_child, tree
 
 from holdfast.base import steps
-from holdfast.cli import projections_rebuild, projections_reset
 from holdfast.cli.verbs import projections
 from holdfast.errors import Fenced, Unavailable
+from holdfast.operations import projections as operations
 from holdfast.projections import (
     Event,
     GlobalProjectionCheckpoint,
@@ -38,7 +38,7 @@ from holdfast.projections import (
 )
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail/%"
-IMPATIENT = "import sys; from holdfast.cli import progress, main; progress.PATIENCE = 0; sys.exit(main(sys.argv[1:]))"
+IMPATIENT = "import sys; from holdfast.cli import terminal, main; terminal.PATIENCE = 0; sys.exit(main(sys.argv[1:]))"
 SHOP = """
 from holdfast.projections import Projection
 
@@ -530,7 +530,7 @@ def test_reset_as_json(run, path):
 
 
 def test_many_keys_are_not_all_counted_and_tables_are(run, path, monkeypatch):
-    monkeypatch.setattr(projections_reset, "COUNTED", 1)
+    monkeypatch.setattr(operations, "COUNTED", 1)
     assert "more than 1 keys" in run("projections", "reset", path, "turnover", "--dry-run").out
     plan = run("projections", "reset", path, "turnover", "--json").data["plan"]
     assert (plan["keys"], plan["has_more_keys"]) == (1, True)
@@ -684,7 +684,7 @@ def test_lines_in_a_pipe_and_a_bar_at_a_terminal(path, shop, monkeypatch):
     assert piped.code == 0
     assert "━" not in piped.out + piped.err
     lines = [line for line in piped.out.splitlines() if line.startswith("read up to position ")]
-    assert 5 < len(lines) < projections_rebuild.TENTHS
+    assert 5 < len(lines) < projections.TENTHS
     assert all(line.endswith(" of 30,007") for line in lines)
     monkeypatch.setattr(cli_running, "COMMAND", [sys.executable, "-c", IMPATIENT])
     seen = at_terminal(*words)

@@ -13,7 +13,7 @@ from cli_running import at_terminal, flip, manifest, manifest_path, tree
 import holdfast
 from holdfast.checkpoints.cleanup import Removal
 from holdfast.checkpoints.orphans import Orphan
-from holdfast.cli.removing import in_both
+from holdfast.operations.cleanup import in_both
 
 
 def add_orphan(store_dir: Path, *, hours: float = 2, size: int = 3000) -> Path:

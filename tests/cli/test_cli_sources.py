@@ -19,16 +19,17 @@ from cli_running import at_terminal, in_child
 
 import holdfast
 from holdfast.base import steps
-from holdfast.cli import sources_clear
-from holdfast.cli.sources_index import address_of
-from holdfast.cli.sources_positions import as_json, cut, words
+from holdfast.cli.format import cut, width
+from holdfast.cli.options import index_address
 from holdfast.cli.verbs import sources
+from holdfast.cli.verbs.sources import position_words
 from holdfast.errors import Fenced, Unavailable
 from holdfast.index import records
 from holdfast.index.opening import open_backend
 from holdfast.index.rocksdb_directory import MARK
+from holdfast.operations import clear_index
 from holdfast.sinks.index_sequences import sequence_of
-from holdfast.status.format import width
+from holdfast.status.index import position_json
 from holdfast.testing.valkey import ValkeyServer, valkey_server
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"
@@ -245,7 +246,7 @@ def test_a_plain_path_will_do(run, path, monkeypatch):
     assert run("sources", odd, "--json").json["store"] == str(odd)
     (path.parent / "rocks").mkdir()
     (path.parent / "rocks" / MARK).touch()
-    assert address_of("rocks") == f"rocksdb://{path.parent}/rocks"
+    assert index_address("rocks") == f"rocksdb://{path.parent}/rocks"
 
 
 @pytest.mark.parametrize("verb", [["sources"], ["sources", "clear", "--yes"]])
@@ -331,8 +332,8 @@ def test_a_file_called_clear_has_a_path(run, path, monkeypatch):
     ],
 )
 def test_positions(position, shown):
-    assert words(position, 40) == shown
-    found = as_json(position)
+    assert position_words(position, 40) == shown
+    found = position_json(position)
     assert found is not None
     assert found["size_bytes"] == len(position)
     exact = bytes.fromhex(found["hex"]) if found["text"] is None else found["text"].encode()
@@ -464,7 +465,7 @@ def test_results_alone_are_nothing_to_remove_unless_asked_for(run, path):
 
 
 def test_many_results_are_not_all_counted(run, path, monkeypatch):
-    monkeypatch.setattr(sources_clear, "COUNTED", 1)
+    monkeypatch.setattr(clear_index, "COUNTED", 1)
     plan = run("sources", "clear", path, "--results", "--json").data["plan"]
     assert (plan["results"], plan["has_more_results"]) == (1, True)
     assert "and more than 1 results" in run("sources", "clear", path, "--results", "--yes").out
@@ -611,7 +612,7 @@ def test_clear_is_documented_with_its_options():
     text = DOCUMENT.read_text().partition("### `holdfast sources clear`")[2]
     assert "$ holdfast sources clear " in text
     assert "Exit codes" in text
-    for option in sources_clear.command.params:
+    for option in sources.clear.params:
         if isinstance(option, click.Option) and option.name not in ("as_json", "debug"):
             assert f"`{option.opts[0]}`" in text
 

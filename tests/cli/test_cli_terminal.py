@@ -62,7 +62,7 @@ def large(tmp_path_factory):
     return root
 
 
-IMPATIENT = "import sys; from holdfast.cli import progress, main; progress.PATIENCE = 0; sys.exit(main(sys.argv[1:]))"
+IMPATIENT = "import sys; from holdfast.cli import terminal, main; terminal.PATIENCE = 0; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.mark.parametrize("verb", [["verify", "--deep"], ["verify"], ["recover"]])

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.pointer import judge
+from holdfast.cli.format import printable, width
 from holdfast.status import format
+from holdfast.status.checkpoints import judge_pointer
 
 
 @pytest.mark.parametrize(
@@ -54,14 +55,14 @@ def test_times_are_exact_and_survive_nonsense():
 
 
 def test_printable_escapes_what_acts_and_keeps_what_shows():
-    assert format.printable("Grüße 東京 [b] \\ ok") == "Grüße 東京 [b] \\ ok"
-    assert format.printable("\x1b\x00\x7f\x9b\u202e\u200b\ud800\U000e0001") == (
+    assert printable("Grüße 東京 [b] \\ ok") == "Grüße 東京 [b] \\ ok"
+    assert printable("\x1b\x00\x7f\x9b\u202e\u200b\ud800\U000e0001") == (
         "\\x1b\\x00\\x7f\\x9b\\u202e\\u200b\\ud800\\U000e0001"
     )
 
 
 def test_width_counts_cells():
-    assert [format.width(text) for text in ("abc", "東京", "e\u0301")] == [3, 4, 1]
+    assert [width(text) for text in ("abc", "東京", "e\u0301")] == [3, 4, 1]
 
 
 def test_natural_order():
@@ -88,6 +89,6 @@ def test_listed_counts_the_rest():
     ],
 )
 def test_what_a_pointer_is_worth(names, ids, unusable, state):
-    found = judge(names, ids, unusable)
+    found = judge_pointer(names, ids, unusable)
     assert found.state == state
     assert (found.problem is None) == (state == "ok")

@@ -18,12 +18,13 @@ from cli_running import COMMAND, Ran, at_terminal, environment
 from pipelines import NOW, report
 
 import holdfast
-from holdfast.cli.live import painted
 from holdfast.cli.run import launch
-from holdfast.cli.run.epochs import Followed, epoch_line, notice_line, sinks_in_words, step_seconds, watermark_now
+from holdfast.cli.run.epochs import Followed, epoch_line, notice_line, sinks_in_words, step_seconds
+from holdfast.cli.run.screens import painted
 from holdfast.errors import Fenced, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.sinks import RowsRefused
 from holdfast.spark import Notice
+from holdfast.status.format import watermark_now
 from sparks import java_options
 
 TELLING = """

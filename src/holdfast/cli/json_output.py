@@ -11,13 +11,13 @@ from typing import IO, Any
 import msgspec
 
 from holdfast.cli.output import ENVELOPE_VERSION, Bar, Line, Row, shown_address
-from holdfast.cli.progress import Unit, Unseen
+from holdfast.cli.terminal import Unit, Unseen
 from holdfast.errors import HoldfastError
 
 _ODD = re.compile("\x7f")  # JSON leaves this one bare; every other control character is escaped already
 
 
-class MachineOutput:
+class JsonOutput:
     """Exact values, nothing rounded; notes travel inside the envelope.
 
     Indented at a terminal, one line elsewhere. ASCII only, so that no name in a store can act on a terminal.

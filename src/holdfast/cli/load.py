@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid, NotFound, one_line
 from holdfast.projections import Projection
 from holdfast.projections.projection import Handles, check_projection
 
@@ -32,7 +32,7 @@ def load_projection(given: str, name: str) -> Handles:
     except HoldfastError as error:
         raise _refused(given, error.message.rstrip(".")) from error
     except Exception as error:
-        raise _refused(given, f"making one fails: {_words(error)}") from error
+        raise _refused(given, f"making one fails: {one_line(error, kind=True).rstrip('.')}") from error
     if projection.name != name:
         raise _refused(given, f"its name is {projection.name[:200]!r}, not {name[:200]!r}")
     return projection
@@ -58,7 +58,7 @@ def _file(given: str, path: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise _refused(given, f"running it fails: {_words(error)}") from error
+        raise _refused(given, f"running it fails: {one_line(error, kind=True).rstrip('.')}") from error
     return module
 
 
@@ -67,7 +67,7 @@ def _module(given: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise _refused(given, f"importing it fails: {_words(error)}") from error
+        raise _refused(given, f"importing it fails: {one_line(error, kind=True).rstrip('.')}") from error
 
 
 def _projections_in(module: ModuleType) -> str:
@@ -77,10 +77,6 @@ def _projections_in(module: ModuleType) -> str:
         if isinstance(value, type) and issubclass(value, Projection) and value is not Projection
     ]
     return ", ".join(found) or "none"
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300].rstrip(".")
 
 
 def _refused(given: str, why: str) -> Invalid:

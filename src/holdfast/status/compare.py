@@ -1,14 +1,15 @@
-"""Two manifests side by side: a pure decision over what they say."""
+"""Two checkpoints side by side: what their manifests say differently."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
 from holdfast.status import format
+from holdfast.status.checkpoints import CheckpointDetails, OpenedStore, load_checkpoint
 
 How = Literal["added", "removed", "changed", "unknown"]
 MOST_DIGITS = 40
@@ -26,8 +27,42 @@ class Change(msgspec.Struct, frozen=True):
     """`after - before`, where both are whole numbers."""
 
 
+class CheckpointDiff(msgspec.Struct, frozen=True):
+    """What changed from one checkpoint to another."""
+
+    old: CheckpointDetails
+    new: CheckpointDetails
+    changes: list[Change]
+
+    @property
+    def size_delta(self) -> int:
+        return self.new.size_bytes - self.old.size_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "from": _identity(self.old.manifest),
+            "to": _identity(self.new.manifest),
+            "size_bytes": {"from": self.old.size_bytes, "to": self.new.size_bytes, "delta": self.size_delta},
+            "changes": msgspec.to_builtins(self.changes),
+        }
+
+
+def _identity(manifest: CheckpointManifest) -> dict[str, int]:
+    return {
+        "checkpoint_id": manifest.checkpoint_id,
+        "epoch": manifest.epoch,
+        "timestamp_ms": manifest.timestamp_ms,
+    }
+
+
+def diff_checkpoints(opened: OpenedStore, old: int | Literal["latest"], new: int | Literal["latest"]) -> CheckpointDiff:
+    """Load two checkpoints and compare them."""
+    before, after = load_checkpoint(opened, old), load_checkpoint(opened, new)
+    return CheckpointDiff(before, after, compare(before.manifest, after.manifest))
+
+
 def compare(old: CheckpointManifest, new: CheckpointManifest) -> list[Change]:
-    """Everything that differs, in the order in which a person asks. Id, epoch, time and size are left out.
+    """Everything that differs, in the order in which a person asks. Id, epoch, time and size are left out. Pure.
 
     Does not guarantee to see a change inside a sidecar that neither manifest has a hash for: that is `unknown`.
     """

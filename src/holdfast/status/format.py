@@ -1,12 +1,12 @@
-"""Values in words: sizes, times, ages, and text that came from a file. All pure.
+"""Values in words: sizes, times, ages, counts. All pure.
 
-Rounded and shortened for reading; whatever has to be exact goes out as JSON instead.
+Rounded and shortened for reading; exact values go out as JSON. Names stand in it as they are stored: escape them for a
+terminal or a page.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -18,29 +18,6 @@ _AGES = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_DIGITS = 24
 """Numbers in a damaged manifest can have thousands of digits."""
-
-
-def printable(text: str) -> str:
-    """The text with everything escaped that a terminal would act on instead of showing.
-
-    Control characters, line and paragraph separators, and the invisible format characters among which are
-    those that reverse the direction of reading. A backslash stays as it is: this is for eyes, not for parsing.
-    """
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def width(text: str) -> int:
-    """How many terminal cells a printable text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def number(value: int) -> str:
@@ -78,6 +55,17 @@ def watermark(milliseconds: int | None) -> str:
     return f"{milliseconds} ({exact:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z)"
 
 
+def watermark_now(milliseconds: int | None, now_ms: int) -> str:
+    """A watermark as a time and how far it is behind; one that is no time as it is."""
+    if milliseconds is None:
+        return "none"
+    said = watermark(milliseconds)
+    if "(" not in said:
+        return said
+    behind = age(milliseconds, now_ms).replace(" ago", " behind now")
+    return f"{moment(milliseconds)}  ({behind})"
+
+
 def _moment(milliseconds: int) -> datetime | None:
     try:
         # Not fromtimestamp: it rounds, and its range depends on the system.
@@ -101,6 +89,16 @@ def age(milliseconds: int, now_ms: int) -> str:
 def count(how_many: int, noun: str) -> str:
     """`1 checkpoint`, `2 checkpoints`."""
     return f"{number(how_many)} {noun}{'' if how_many == 1 else 's'}"
+
+
+def count_up_to(how_many: int, counted: int, noun: str) -> str:
+    """A count of which it is only known that it is larger once it exceeds `counted`."""
+    return f"more than {counted:,} {noun}s" if how_many > counted else count(how_many, noun)
+
+
+def known(value: int | None) -> str:
+    """A number, or that nobody knows it: never a 0 in its place."""
+    return "unknown" if value is None else number(value)
 
 
 def sink_status(status: SinkStatus | None) -> str:
@@ -138,3 +136,8 @@ def listed(names: Iterable[object], most: int = 8) -> str:
     every = [str(name) for name in names]
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {number(rest)} more" if rest > 0 else "") if every else "none"
+
+
+def shortened(text: str, most: int) -> str:
+    """The text in at most so many characters; `…` at its end says that there is more."""
+    return text if len(text) <= most else text[: most - 1] + "…"

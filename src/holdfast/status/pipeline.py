@@ -1,9 +1,9 @@
-"""How a pipeline fares, found out from its store alone: no Spark, no workdir, no sink is asked."""
+"""How a pipeline fares, read from its store alone: without Spark, its workdir or its sinks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,11 +11,14 @@ import msgspec
 from holdfast.base.codec import converted
 from holdfast.checkpoints.lease import LeaseRecord, current
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.status.checkpoints import Opened, look_at, stored_size
+from holdfast.checkpoints.recovery import walk_back
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.status.checkpoints import OpenedStore, stored_size
+
+TRIES = 3
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint that is newer than the one a pipeline would resume from, and why it cannot."""
 
     checkpoint_id: int
@@ -24,12 +27,12 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class PipelineStatus(msgspec.Struct, frozen=True):
-    """Everything that `holdfast status` shows."""
+    """The newest usable checkpoint of a pipeline, the lease, and the newer checkpoints that cannot be used."""
 
     newest: CheckpointManifest | None
     """The newest checkpoint that is whole, as far as a quick look can tell."""
     size_bytes: int
-    skipped: list[Skipped]
+    skipped: list[SkippedCheckpoint]
     lease: LeaseRecord | None
     now_ms: int
 
@@ -57,8 +60,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     @property
     def owing(self) -> list[str]:
         """Sinks that do not have the newest epoch yet."""
-        statuses = self.newest.sink_commit_statuses if self.newest else {}
-        return sorted(name for name, status in statuses.items() if status != "Committed")
+        return list(self.newest.owed_sinks) if self.newest else []
 
     @property
     def exit_code(self) -> int:
@@ -120,35 +122,34 @@ class LastEpoch(msgspec.Struct, frozen=True):
     lag: dict[str, str] = {}
 
 
-def observe_status(opened: Opened) -> PipelineStatus:
+def observe_pipeline(opened: OpenedStore, clock: Callable[[], float] = time.time) -> PipelineStatus:
     """Look at the newest checkpoint, walking back past those that are damaged, and at the lease.
 
-    Quick: manifests, and the presence and size of what they name. Whether every byte is right is for `verify --deep`.
+    Quick: manifests, and the presence and size of what they name. Whether every byte is right is for `status.verify`.
     """
-    skipped: list[Skipped] = []
-    newest = None
-    validator = opened.store.validator(deep=False)
-    for number in reversed(opened.store.list_ids()):
-        seen = look_at(opened, number)
-        if seen.state == "gone":
-            continue
-        if seen.manifest is None or seen.state != "ok":
-            skipped.append(Skipped(number, seen.reason, seen.state == "unreadable"))
-            continue
-        try:
-            checked = validator.validate(number)
-        except HoldfastError as error:
-            skipped.append(Skipped(number, error.message, True))
-            continue
-        if checked.valid:
-            newest = seen.manifest
+    for _ in range(TRIES):
+        newest, skipped, is_certain = _newest_usable(opened)
+        if is_certain:
             break
-        skipped.append(Skipped(number, checked.reason, False))
     size = stored_size(opened, newest, _manifest_bytes(opened, newest)) if newest else 0
-    return PipelineStatus(newest, size, skipped, current(opened.store.objects), int(time.time() * 1000))
+    return PipelineStatus(newest, size, skipped, current(opened.store.objects), int(clock() * 1000))
 
 
-def _manifest_bytes(opened: Opened, newest: CheckpointManifest) -> int:
+def _newest_usable(opened: OpenedStore) -> tuple[CheckpointManifest | None, list[SkippedCheckpoint], bool]:
+    """The newest usable checkpoint, those passed over, and False if a running pipeline removed it meanwhile."""
+    store = opened.store
+    report = walk_back(store.list_ids(), store.validator(deep=False))
+    newest = opened.catalog.load(report.chosen_id) if report.chosen_id is not None else None
+    there = set(store.list_ids()) if report.skipped else set()
+    skipped = [
+        SkippedCheckpoint(number, why.removeprefix("could not be read: "), number in report.unreadable)
+        for number, why in report.skipped
+        if number in there  # else it was removed while it was being read
+    ]
+    return newest, skipped, newest is not None or bool(skipped) or not report.examined
+
+
+def _manifest_bytes(opened: OpenedStore, newest: CheckpointManifest) -> int:
     """For those whose writer has not recorded their size."""
     key = opened.catalog.layout.manifest_key(newest.checkpoint_id)
     info = None if newest.size_bytes else opened.store.objects.info(key)

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.errors import Corrupt, NotFound
-from holdfast.projections import ProjectionStore, keys, records
+from holdfast.projections import DeadLetter, ProjectionStore, keys, records
 from holdfast.projections import state as standing
 from holdfast.projections.arguments import check_name
 from holdfast.projections.backend import Backend, Row, Space
 from holdfast.projections.state import Lease, Standing
+from holdfast.status import format
 
 PAGE = 10_000
+HOLDER = 80
 _Found = TypeVar("_Found")
 
 
-class SeenProjection(msgspec.Struct, frozen=True):
-    """One projection. None is what is not there, or cannot be read: then it is among the problems."""
+class StoredProjection(msgspec.Struct, frozen=True):
+    """One projection. None stands for a record that is not there, or cannot be read: then it is among the problems."""
 
     name: str
     standing: Standing | None
     rebuild: Standing | None
-    """Of a read model that is being made beside the live one, or was when somebody gave up."""
+    """Of a read model that is being made beside the live one, or of one that was given up."""
     lease: Lease | None
     cursors: int
     dead_letters: int | None
@@ -36,22 +38,67 @@ class SeenProjection(msgspec.Struct, frozen=True):
         """Up to which everything was handled; None if that is not known, as after cursors were set by hand."""
         return self.standing.position if self.standing else None
 
+    @property
+    def version(self) -> int | None:
+        """Of the projection that made the live read model; None if none has, or if that is not known."""
+        return self.standing.version if self.standing else None
+
     def lag(self, head: int | None) -> int | None:
         """How many events it is behind, of all streams; None if that is not known."""
         return None if self.position is None or head is None else max(0, head - self.position)
 
     def holder(self, now_ms: int) -> str | None:
-        """Who works on it: whose lease has not run out."""
+        """The worker whose lease has not run out; None if there is none."""
         return self.lease.holder if self.lease and self.lease.until_ms > now_ms else None
 
+    def worker(self, now_ms: int) -> str:
+        """Who works on it, in words, as far as its lease tells."""
+        if self.lease is None or not self.lease.until_ms:
+            return "nobody"
+        holder = format.shortened(self.lease.holder, HOLDER)
+        if self.holder(now_ms) is None:
+            return f"{holder}, until its lease ran out {format.age(self.lease.until_ms, now_ms)}"
+        return holder
 
-class Observed(msgspec.Struct, frozen=True):
+    def as_json(self, head: int | None, now_ms: int) -> dict[str, Any]:
+        return {
+            "projection": self.name,
+            "state": "damaged" if self.problems else "ok",
+            "reasons": list(self.problems),
+            "version": self.version,
+            "position": self.position,
+            "lag": self.lag(head),
+            "streams": self.cursors,
+            "dead_letters": self.dead_letters,
+            "updated_ms": self.standing.updated_ms if self.standing else None,
+            "rebuild": self.rebuild_json(),
+            "lease": self.lease_json(now_ms),
+        }
+
+    def rebuild_json(self) -> dict[str, Any] | None:
+        if self.rebuild is None:
+            return None
+        return {
+            "version": self.rebuild.version,
+            "position": self.rebuild.position,
+            "until": self.rebuild.until,
+            "updated_ms": self.rebuild.updated_ms,
+        }
+
+    def lease_json(self, now_ms: int) -> dict[str, Any] | None:
+        lease = self.lease
+        if lease is None or not lease.until_ms:
+            return None
+        return {"holder": lease.holder, "until_ms": lease.until_ms, "is_held": lease.until_ms > now_ms}
+
+
+class ProjectionsStatus(msgspec.Struct, frozen=True):
     """Every projection of a store."""
 
     address: str
     head: int | None
     """The position of the last event."""
-    projections: list[SeenProjection]
+    projections: list[StoredProjection]
     problems: list[str]
     """What is damaged beside projections."""
 
@@ -59,26 +106,46 @@ class Observed(msgspec.Struct, frozen=True):
     def is_damaged(self) -> bool:
         return bool(self.problems) or any(projection.problems for projection in self.projections)
 
+    def as_json(self, now_ms: int) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "now_ms": now_ms,
+            "head": self.head,
+            "projections": [projection.as_json(self.head, now_ms) for projection in self.projections],
+            "problems": self.problems,
+        }
 
-def observe(store: ProjectionStore) -> Observed:
+
+class DeadLetters(msgspec.Struct, frozen=True):
+    """The dead letters of a live read model: those that can be read, oldest first, and what is wrong with others."""
+
+    found: list[DeadLetter]
+    problems: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"dead_letters": [msgspec.to_builtins(letter) for letter in self.found], "problems": self.problems}
+
+
+def observe_projections(store: ProjectionStore) -> ProjectionsStatus:
     """Read every record of projections. A store that cannot be read at all is an error."""
-    # After the projections: what is handled was appended before, so that no lag comes out below zero.
-    seen = [_seen(store.backend, escaped) for escaped in sorted(_names(store.backend))]
+    found = [_stored(store.backend, escaped) for escaped in sorted(_names(store.backend))]
     problems: list[str] = []
+    # The head after the projections: what is handled was appended before, so that no lag comes out below zero.
     head = _decoded(store.address, problems, store.log.head)
-    return Observed(store.address, head, seen, problems)
+    found.sort(key=lambda projection: format.natural(projection.name))
+    return ProjectionsStatus(store.address, head, found, problems)
 
 
-def required(store: ProjectionStore, name: str) -> SeenProjection:
-    """One projection, for whoever is about to change it.
+def require_projection(store: ProjectionStore, name: str) -> StoredProjection:
+    """One projection that is about to be changed.
 
     `NotFound` if there is none, `Corrupt` if it cannot be told where it stands: then nothing can be done to it either.
     """
     track = standing.live(name)
     for key in (track.key, keys.SHADOWS + track.escaped):
         standing.read(store.backend, key, store.address)
-    seen = _seen(store.backend, check_name(name))
-    if seen.standing is None and seen.rebuild is None and not seen.cursors:
+    found = _stored(store.backend, check_name(name))
+    if found.standing is None and found.rebuild is None and not found.cursors:
         raise NotFound(
             f"{store.address} has no projection {name[:200]!r}.",
             code="projection.unknown",
@@ -86,7 +153,21 @@ def required(store: ProjectionStore, name: str) -> SeenProjection:
             unchanged="the store",
             next_step=f"see which there are: holdfast projections {store.address}",
         )
-    return seen
+    return found
+
+
+def read_dead_letters(store: ProjectionStore, projection: StoredProjection) -> DeadLetters:
+    """Every dead letter of the live read model."""
+    letters = DeadLetters([], [])
+    if projection.standing is None:
+        return letters
+    prefix = keys.of_build(standing.live(projection.name).escaped, projection.standing.build)
+    for key, value in pages(store.backend, "letters", prefix):
+        try:
+            letters.found.append(records.unseal(key, value, DeadLetter, "a dead letter", store.address))
+        except Corrupt as error:
+            letters.problems.append(error.message.removeprefix(f"{store.address}: "))
+    return letters
 
 
 def pages(backend: Backend, space: Space, prefix: bytes) -> Iterator[Row]:
@@ -112,13 +193,13 @@ def _names(backend: Backend) -> set[bytes]:
     return found
 
 
-def _seen(backend: Backend, escaped: bytes) -> SeenProjection:
+def _stored(backend: Backend, escaped: bytes) -> StoredProjection:
     address = backend.address
     try:
         name = keys.unescaped(escaped)
     except UnicodeDecodeError:
         name = escaped.decode(errors="backslashreplace")
-        return SeenProjection(name, None, None, None, 0, None, (f"a projection's name is not text: {name[:200]}.",))
+        return StoredProjection(name, None, None, None, 0, None, (f"a projection's name is not text: {name[:200]}.",))
     problems: list[str] = []
 
     def decoded(prefix: bytes, decode: Callable[[bytes, bytes, str], _Found]) -> _Found | None:
@@ -135,7 +216,7 @@ def _seen(backend: Backend, escaped: bytes) -> SeenProjection:
         cursors += 1
         stream = key[len(escaped) + 1 :].decode(errors="backslashreplace")
         _decoded(address, problems, partial(records.decode_cursor, value, name, stream, address))
-    return SeenProjection(name, live, rebuild, lease, cursors, letters, tuple(problems))
+    return StoredProjection(name, live, rebuild, lease, cursors, letters, tuple(problems))
 
 
 def _count_letters(backend: Backend, escaped: bytes, live: Standing | None) -> int:
@@ -144,7 +225,7 @@ def _count_letters(backend: Backend, escaped: bytes, live: Standing | None) -> i
 
 
 def _decoded(address: str, problems: list[str], decode: Callable[[], _Found]) -> _Found | None:
-    """What was found, or None and in words why it cannot be read."""
+    """The record, or None, and in `problems` why it cannot be read."""
     try:
         return decode()
     except Corrupt as error:

@@ -7,17 +7,16 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
-from holdfast.cli.live import Canvas
+from holdfast.base.stopping import stop_on_signals
+from holdfast.cli.format import printable
 from holdfast.cli.options import Setting, choose_output
 from holdfast.cli.output import Output
-from holdfast.cli.run.capture import Listening
+from holdfast.cli.run.capture import Listening, Way, captured_terminal, set_aside_output
 from holdfast.cli.run.launch import (
     changed_environment,
     check_file,
@@ -29,12 +28,10 @@ from holdfast.cli.run.launch import (
     traceback_of,
     unheeded,
 )
-from holdfast.cli.run.screens import Lines, Picture, Screen, Stream
-from holdfast.cli.streams import Way, captured_terminal, set_aside_output
+from holdfast.cli.run.screens import Canvas, Lines, Picture, Screen, Stream
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.pipeline.reports import Event, tell
 from holdfast.spark import Notice, watch
-from holdfast.status.format import printable
 
 TERMINATED = 128 + signal.SIGTERM
 OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}
@@ -90,7 +87,8 @@ def command(
         changes["HOLDFAST_RESTARTS"] = str(restarts)
     if misplaced := OURS.intersection(arguments):
         output.note(f"{sorted(misplaced)[0]} comes after the file and is passed on to it; options of run come before")
-    with changed_environment(changes), _ending_on_sigterm():
+    # Until a pipeline takes the signals over, SIGTERM ends the file in order, and the terminal is left in order.
+    with changed_environment(changes), stop_on_signals(_end, (signal.SIGTERM,)):
         return _Watched(file, arguments, output, asked, as_json=as_json, debug=debug).run()
 
 
@@ -216,18 +214,5 @@ def _actual_settings() -> dict[str, str]:
     return dict(context.getConf().getAll()) if context is not None else {}
 
 
-@contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Until a pipeline takes the signals over, SIGTERM ends the file in order, and the terminal is left in order."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(_: int, __: FrameType | None) -> NoReturn:
-        sys.exit(TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _end(_: signal.Signals) -> NoReturn:
+    sys.exit(TERMINATED)

@@ -70,7 +70,7 @@ class Followed:
         for label, text in (
             ("epoch", f"{last.epoch}{lineage}, checkpoint {last.checkpoint_id}, {format.size(last.checkpoint_bytes)}"),
             ("total", total),
-            ("watermark", watermark_now(last.watermark, now_ms) if last.watermark is not None else ""),
+            ("watermark", format.watermark_now(last.watermark, now_ms) if last.watermark is not None else ""),
             ("lag", ", ".join(f"{name} {behind}" for name, behind in sorted(last.lag.items()))),
         ):
             if text:
@@ -90,17 +90,6 @@ class Followed:
         if self.last_ms is None:
             return Cell("starting", "doubtful")
         return Cell(f"running, last epoch {format.age(self.last_ms, now_ms)}", "good")
-
-
-def watermark_now(milliseconds: int | None, now_ms: int) -> str:
-    """A watermark as a time and how far it is behind; one that is no time as it is."""
-    if milliseconds is None:
-        return "none"
-    said = format.watermark(milliseconds)
-    if "(" not in said:
-        return said
-    behind = format.age(milliseconds, now_ms).replace(" ago", " behind now")
-    return f"{format.moment(milliseconds)}  ({behind})"
 
 
 def step_seconds(report: EpochReport) -> dict[str, float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import errors
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid, NotFound, one_line
 
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 SUBMIT_OPTS = "SPARK_SUBMIT_OPTS"
@@ -150,8 +150,7 @@ def traceback_of(error: BaseException, path: str) -> str:
 
 def failure_of(error: BaseException, path: str) -> HoldfastError:
     """What ended the file, said in one sentence; its traceback has been shown."""
-    lines = str(error).strip().splitlines()
-    what = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    what = one_line(error, kind=True)
     return HoldfastError(f"{path} failed: {what}", code="run.failed", next_step=_hint(error))
 
 

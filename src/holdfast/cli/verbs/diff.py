@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import click
-import msgspec
 
 from holdfast.cli.options import CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Style
 from holdfast.status import format
-from holdfast.status.checkpoints import Opened, load, stored_size
-from holdfast.status.compare import Change, compare
+from holdfast.status.checkpoints import OpenedStore
+from holdfast.status.compare import Change, diff_checkpoints
 
 _STYLES: dict[str, Style] = {"added": "good", "removed": "bad", "changed": "doubtful", "unknown": "faint"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "unknown": "?"}
@@ -21,7 +20,7 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~", "unknown": "?"}
 @on_store
 @click.argument("a", type=CheckpointId(), metavar="A")
 @click.argument("b", type=CheckpointId(), metavar="B")
-def command(opened: Opened, output: Output, *, a: int | Literal["latest"], b: int | Literal["latest"]) -> int:
+def command(opened: OpenedStore, output: Output, *, a: int | Literal["latest"], b: int | Literal["latest"]) -> int:
     """Show what changed from checkpoint A to checkpoint B.
 
     Offsets, sinks, operators, watermarks, topology and size. Operators are compared by the hash of their state
@@ -30,33 +29,25 @@ def command(opened: Opened, output: Output, *, a: int | Literal["latest"], b: in
     \b
     Example: holdfast diff /data/orders 41 latest
     """
-    (old, old_body), (new, new_body) = load(opened, a), load(opened, b)
-    changes = compare(old, new)
-    sizes = stored_size(opened, old, len(old_body)), stored_size(opened, new, len(new_body))
-    apart_ms = new.timestamp_ms - old.timestamp_ms
-
+    found = diff_checkpoints(opened, a, b)
+    old, new = found.old.manifest, found.new.manifest
+    sizes = f"{format.size(found.old.size_bytes)} → {format.size(found.new.size_bytes)}"
     output.line(
         [
             Cell(f"checkpoint {old.checkpoint_id} → {new.checkpoint_id}", "strong"),
-            f"   epoch {old.epoch} → {new.epoch}   {_apart(apart_ms)}   "
-            f"{format.size(sizes[0])} → {format.size(sizes[1])} ({_signed_size(sizes[1] - sizes[0])})",
+            f"   epoch {old.epoch} → {new.epoch}   {_apart(new.timestamp_ms - old.timestamp_ms)}   "
+            f"{sizes} ({_signed_size(found.size_delta)})",
         ]
     )
-    for section in dict.fromkeys(change.section for change in changes):
+    for section in dict.fromkeys(change.section for change in found.changes):
         output.line()
         output.line(Cell(section.capitalize(), "strong"))
-        for change in changes:
+        for change in found.changes:
             if change.section == section:
                 output.line(["  ", Cell(_sentence(change), _STYLES[change.how])])
-    if not changes:
+    if not found.changes:
         output.line("They say the same about sources, sinks, operators, watermarks and topology.")
-    data: dict[str, Any] = {
-        "from": {"checkpoint_id": old.checkpoint_id, "epoch": old.epoch, "timestamp_ms": old.timestamp_ms},
-        "to": {"checkpoint_id": new.checkpoint_id, "epoch": new.epoch, "timestamp_ms": new.timestamp_ms},
-        "size_bytes": {"from": sizes[0], "to": sizes[1], "delta": sizes[1] - sizes[0]},
-        "changes": msgspec.to_builtins(changes),
-    }
-    output.finish(opened.address, data)
+    output.finish(opened.address, found.as_json())
     return 0
 
 

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
-import msgspec
 
 from holdfast.checkpoints import RecoveryReport
+from holdfast.checkpoints.lease import current
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.cli import pointer
-from holdfast.cli.confirm import agreed
-from holdfast.cli.options import on_store
+from holdfast.cli.confirm import NOT_AGREED, confirm
+from holdfast.cli.options import asks_first, on_store
 from holdfast.cli.output import Cell, Output
-from holdfast.cli.recover_words import show_chosen, show_no_choice, show_outlook, show_walk, why_no_outlook
-from holdfast.errors import Conflict, Corrupt, Invalid, Unavailable
-from holdfast.operations.recover import Outlook, look_ahead
-from holdfast.operations.recover import rebuild_workdir as do_rebuild
+from holdfast.operations.recover import RecoveryStatus, StartForecast, examine
 from holdfast.status import format
-from holdfast.status.checkpoints import Opened
+from holdfast.status.checkpoints import OpenedStore, why_empty
 
 
 @click.command("recover")
 @on_store
-@click.option("--dry-run", is_flag=True, help="Only say what would be resumed from and what would be changed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@asks_first("Only say what would be resumed from and what would be changed.")
 @click.option("--workdir", metavar="PATH", help="Where Spark's workdir is, if not where the checkpoint says.")
 @click.option("--rebuild-workdir", is_flag=True, help="Take the pipeline over and rebuild its workdir, here and now.")
 def command(
-    opened: Opened, output: Output, *, dry_run: bool, yes: bool, workdir: str | None, rebuild_workdir: bool
+    opened: OpenedStore, output: Output, *, dry_run: bool, yes: bool, workdir: str | None, rebuild_workdir: bool
 ) -> int:
     """Find the newest checkpoint that can be trusted, and repair 'latest'.
 
@@ -41,164 +34,91 @@ def command(
     Example: holdfast recover /data/orders --dry-run
     """
     with output.bar("walking back", 0, unit="bytes") as bar:
-        report = opened.store.recover_latest_validated(progress=bar.advance)
-    latest = pointer.observe(opened.catalog, opened.store.list_ids(), [number for number, _ in report.skipped])
-    show_walk(output, report)
-    chosen = _load_chosen(opened, report)
-    outlook = None if report.unreadable else look_ahead(opened, chosen, report, workdir)
-    if chosen is None:
-        show_no_choice(opened, output, report, is_refused=bool(outlook and outlook.refusal))
-    else:
-        show_chosen(output, chosen)
-    if outlook:
-        show_outlook(output, outlook, opened)
-    elif workdir or rebuild_workdir:
-        output.note("there is no plan for a workdir: " + why_no_outlook(report, chosen))
-    work = _planned(report, chosen, latest, outlook, rebuild_workdir=rebuild_workdir)
-    code = _exit_code(report, outlook)
-    changed = False
-    if report.unreadable:
-        unread = format.listed(report.unreadable)
+        found = examine(opened, workdir=workdir, progress=bar.advance)
+    _show(opened, output, found)
+    if found.forecast is None and (workdir or rebuild_workdir):
+        output.note("there is no plan for a workdir: " + found.why_no_forecast)
+    plan = found.plan(rebuild_workdir=rebuild_workdir)
+    if found.report.unreadable:
+        unread = format.listed(found.report.unreadable)
         output.note(f"checkpoint {unread} could not be read, which is not damage: try again before resuming elsewhere")
-    elif work.is_empty:
-        if chosen is not None:
-            output.line()
-            output.line("latest names it already: nothing to change.")
+    elif not plan.is_empty or found.chosen is not None:
+        output.line()
+    if plan.is_empty and found.chosen is not None and not found.report.unreadable:
+        output.line("latest names it already: nothing to change.")
+    done = confirm(plan, output, dry_run=dry_run, yes=yes)
+    applied = bool(done.outcome and done.outcome.result)
+    output.finish(opened.address, found.as_json() | {"plan": plan.as_json(), "dry_run": dry_run, "applied": applied})
+    return NOT_AGREED if done.exit_code == NOT_AGREED else found.exit_code
+
+
+def _show(opened: OpenedStore, output: Output, found: RecoveryStatus) -> None:
+    _show_walk(output, found.report)
+    if found.chosen is None:
+        _show_no_choice(opened, output, found.report, is_refused=bool(found.forecast and found.forecast.refusal))
     else:
-        _show_work(output, work, latest, outlook)
-        if agreed(output, work.question, dry_run=dry_run, yes=yes):
-            changed = _carry_out(opened, output, work, outlook)
-        elif not dry_run:
-            code = 2
-    found = _as_json(report, chosen, latest, work, outlook, changed=changed, dry_run=dry_run)
-    output.finish(opened.address, found)
-    return code
+        _show_chosen(output, found.chosen)
+    if found.forecast:
+        _show_forecast(output, found.forecast, opened)
 
 
-class _Work(msgspec.Struct, frozen=True):
-    """What there is to change."""
-
-    set_latest: int | None = None
-    rebuild_from: int | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self.set_latest is None and self.rebuild_from is None
-
-    @property
-    def question(self) -> str:
-        parts = [f"set latest to {self.set_latest}"] if self.set_latest is not None else []
-        parts += ["take the pipeline over and rebuild the workdir"] if self.rebuild_from is not None else []
-        text = " and ".join(parts)
-        return f"{text[:1].upper()}{text[1:]}?"
-
-    def as_json(self) -> list[dict[str, Any]]:
-        actions = (("set-latest", self.set_latest), ("rebuild-workdir", self.rebuild_from))
-        return [{"action": action, "checkpoint_id": number} for action, number in actions if number is not None]
+def _show_walk(output: Output, report: RecoveryReport) -> None:
+    """Every checkpoint that was tried, and what was found."""
+    tried = [number for number, _ in report.skipped] + ([report.chosen_id] if report.chosen_id else [])
+    room = max((len(str(number)) for number in tried), default=0)
+    for number, why in report.skipped:
+        word = "unreadable" if number in report.unreadable else "skipped"
+        reason = why.removeprefix("could not be read: ")
+        output.line([f"{number:>{room}}  ", Cell(word, "bad"), "  ", reason], wrap=True)
+    if report.chosen_id is not None:
+        output.line([f"{report.chosen_id:>{room}}  ", Cell("valid", "good"), "  every byte checked"])
 
 
-def _planned(
-    report: RecoveryReport,
-    chosen: CheckpointManifest | None,
-    latest: pointer.Pointer,
-    outlook: Outlook | None,
-    *,
-    rebuild_workdir: bool,
-) -> _Work:
-    if chosen is None or report.unreadable:
-        return _Work()
-    number = chosen.checkpoint_id
-    set_latest = number if latest.names != number else None
-    if not rebuild_workdir or outlook is None or outlook.plan is None:
-        return _Work(set_latest)
-    if outlook.plan.workdir == "adopt":
-        raise Invalid(
-            f"The workdir is ahead of checkpoint {number}, the newest trusted one; what it has is nowhere else.",
-            code="recover.workdir-ahead",
-            about=outlook.workdir,
-            unchanged="the store, the workdir and every sink",
-            next_step="start the pipeline: it goes on from the workdir",
-        )
-    return _Work(set_latest, number)
-
-
-def _show_work(output: Output, work: _Work, latest: pointer.Pointer, outlook: Outlook | None) -> None:
+def _show_chosen(output: Output, manifest: CheckpointManifest) -> None:
+    """Where a pipeline resumes."""
     output.line()
-    if work.set_latest is not None:
-        why = latest.problem or "it names another"
-        output.line(["plan: ", Cell(f"set latest to {work.set_latest}", "strong"), f" ({why})"])
-    if work.rebuild_from is not None and outlook is not None:
-        what = f"take the pipeline over and rebuild {outlook.workdir} from checkpoint {work.rebuild_from}"
-        output.line(["plan: ", Cell(what, "strong"), " (a driver that still runs is stopped)"])
+    output.line(Cell(f"resume from checkpoint {manifest.checkpoint_id}, epoch {manifest.epoch}", "strong"))
+    rows = [
+        (f"  {name}", partition, offset)
+        for name, connector in sorted(manifest.source_offsets.items())
+        for partition, offset in sorted(connector.offsets.items(), key=lambda item: format.natural(item[0]))
+    ]
+    if rows:
+        output.table(("  SOURCE", "PARTITION", "OFFSET"), rows)
+    if manifest.watermark is not None:
+        output.line(f"  watermark {format.watermark(manifest.watermark)}")
+    for name, status in sorted(manifest.sink_commit_statuses.items()):
+        if status != "Committed":
+            word = Cell(format.sink_status(status), "doubtful")
+            output.line([f"  sink {name} is ", word, "; a pipeline finishes it before it goes on"])
 
 
-def _carry_out(opened: Opened, output: Output, work: _Work, outlook: Outlook | None) -> bool:
-    changed = False
-    if work.set_latest is not None:
-        changed = opened.store.repair_pointer(work.set_latest)
-        number = work.set_latest
-        output.line(f"latest now names checkpoint {number}." if changed else "latest named it already.")
-    if work.rebuild_from is not None and outlook is not None:
-        generation = do_rebuild(opened, outlook, work.rebuild_from)
-        output.line(f"{outlook.workdir} is rebuilt, under generation {generation}.")
-        changed = True
-    return changed
+def _show_no_choice(opened: OpenedStore, output: Output, report: RecoveryReport, *, is_refused: bool) -> None:
+    """Nothing to resume from, and what that means."""
+    if report.skipped:
+        what = format.count(report.examined, "checkpoint")
+        output.line(Cell(f"none of {what} can be used; this is not a fresh start", "bad"))
+        return
+    output.note(f"{opened.address} has no checkpoints{'' if is_refused else ': a pipeline starts from the beginning'}.")
+    if hint := why_empty(opened):
+        output.note(hint)
 
 
-def _exit_code(report: RecoveryReport, outlook: Outlook | None) -> int:
-    if report.unreadable:
-        return Unavailable.exit_code
-    if report.chosen_id is None and report.skipped:
-        return Corrupt.exit_code
-    return outlook.refusal.exit_code if outlook and outlook.refusal else 0
-
-
-def _load_chosen(opened: Opened, report: RecoveryReport) -> CheckpointManifest | None:
-    if report.chosen_id is None:
-        return None
-    manifest = opened.store.load_by_id(report.chosen_id)
-    if manifest is None:
-        raise Conflict(
-            f"Checkpoint {report.chosen_id} was removed while it was being looked at.",
-            about=opened.address,
-            unchanged="the store",
-            next_step="run it again; somebody is pruning",
-        )
-    return manifest
-
-
-def _as_json(
-    report: RecoveryReport,
-    chosen: CheckpointManifest | None,
-    latest: pointer.Pointer,
-    work: _Work,
-    outlook: Outlook | None,
-    *,
-    changed: bool,
-    dry_run: bool,
-) -> dict[str, Any]:
-    resume = None
-    if chosen is not None:
-        resume = {
-            "checkpoint_id": chosen.checkpoint_id,
-            "epoch": chosen.epoch,
-            "timestamp_ms": chosen.timestamp_ms,
-            "source_offsets": {name: source.offsets for name, source in chosen.source_offsets.items()},
-            "watermark": chosen.watermark,
-            "sink_commit_statuses": msgspec.to_builtins(chosen.sink_commit_statuses),
-        }
-    return {
-        "chosen_id": report.chosen_id,
-        "examined": report.examined,
-        "elapsed_seconds": report.elapsed,
-        "skipped": [
-            {"checkpoint_id": number, "reason": why, "unreadable": number in report.unreadable}
-            for number, why in report.skipped
-        ],
-        "resume": resume,
-        "latest": latest.as_json(),
-        "start": outlook.as_json() if outlook else None,
-        "plan": work.as_json(),
-        "dry_run": dry_run,
-        "applied": changed,
-    }
+def _show_forecast(output: Output, forecast: StartForecast, opened: OpenedStore) -> None:
+    """What a start would do, or why it would stop."""
+    output.line()
+    if forecast.refusal:
+        output.line(Cell("a start would stop, and change nothing", "bad"))
+        output.line(["  ", forecast.refusal.message], wrap=True)
+        if forecast.refusal.next_step:
+            output.line(["  next: ", forecast.refusal.next_step], wrap=True)
+        return
+    assert forecast.plan is not None
+    output.line(Cell(f"what a start of pipeline {forecast.pipeline} would do", "strong"))
+    for sentence in forecast.plan.words():
+        output.line(["  - ", sentence], wrap=True)
+    output.line(["  workdir ", forecast.workdir, " as it is on this machine"])
+    output.line("  The sinks are asked, and the query is compared, when the pipeline starts.", wrap=True)
+    if lease := current(opened.store.objects):
+        who = f"generation {lease.generation} was claimed by {lease.owner}"
+        output.line(["  ", f"{who}; while that driver runs, the pipeline needs no recovery"], wrap=True)

@@ -14,7 +14,7 @@ from holdfast.cli.options import LATEST, CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Row
 from holdfast.errors import Invalid
 from holdfast.status import format
-from holdfast.status.checkpoints import Opened, as_json, load, load_bytes, resolve, stored_size
+from holdfast.status.checkpoints import OpenedStore, load_bytes, load_checkpoint, resolve
 
 Section = tuple[str, tuple[str, ...], list[Row], tuple[int, ...]]
 """Title, header, rows, which columns are numbers."""
@@ -24,7 +24,7 @@ Section = tuple[str, tuple[str, ...], list[Row], tuple[int, ...]]
 @on_store
 @click.argument("checkpoint", type=CheckpointId(), default=LATEST, metavar="[ID|latest]")
 @click.option("--raw", is_flag=True, help="Print the manifest's bytes exactly as they are stored, damaged or not.")
-def command(opened: Opened, output: Output, *, checkpoint: int | Literal["latest"], raw: bool) -> int:
+def command(opened: OpenedStore, output: Output, *, checkpoint: int | Literal["latest"], raw: bool) -> int:
     """Show everything one checkpoint says.
 
     'latest', the default, is the checkpoint with the highest id. Nothing is verified but the manifest's own
@@ -35,10 +35,9 @@ def command(opened: Opened, output: Output, *, checkpoint: int | Literal["latest
     """
     if raw:
         return _print_raw(opened, output, resolve(opened, checkpoint))
-    manifest, body = load(opened, checkpoint)
-    size_bytes = stored_size(opened, manifest, len(body))
-    key = opened.catalog.layout.manifest_key(manifest.checkpoint_id)
-    for label, text in _identity(manifest, size_bytes, opened.catalog.shown(key)):
+    found = load_checkpoint(opened, checkpoint)
+    manifest = found.manifest
+    for label, text in _identity(manifest, found.size_bytes, opened.catalog.shown(found.key)):
         output.line([Cell(f"{label:<12}", "faint"), text])
     for title, header, rows, right in _sections(manifest):
         if rows:
@@ -47,21 +46,11 @@ def command(opened: Opened, output: Output, *, checkpoint: int | Literal["latest
             output.table(["  " + header[0], *header[1:]], [_indented(row) for row in rows], right=right)
     for issue in manifest.validate():
         output.note(issue.message)
-    output.finish(
-        opened.address,
-        {
-            "checkpoint_id": manifest.checkpoint_id,
-            "key": key,
-            "manifest_bytes": len(body),
-            "size_bytes": size_bytes,
-            "issues": [{"message": issue.message, "is_fatal": issue.is_fatal} for issue in manifest.validate()],
-            "manifest": as_json(body),
-        },
-    )
+    output.finish(opened.address, found.as_json())
     return 0
 
 
-def _print_raw(opened: Opened, output: Output, checkpoint_id: int) -> int:
+def _print_raw(opened: OpenedStore, output: Output, checkpoint_id: int) -> int:
     if click.get_current_context().params.get("as_json"):
         raise click.UsageError("--raw and --json contradict each other.", click.get_current_context())
     body = load_bytes(opened, checkpoint_id)

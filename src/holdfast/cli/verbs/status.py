@@ -7,24 +7,22 @@ import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import click
 
-from holdfast.base.stopping import StopRequest
+from holdfast.base.stopping import StopRequest, stop_on_signals
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.cli.json_output import MachineOutput
-from holdfast.cli.live import Canvas
+from holdfast.cli.json_output import JsonOutput
 from holdfast.cli.options import Duration, on_store
 from holdfast.cli.output import Cell, Output, Row, Style
-from holdfast.cli.run.epochs import watermark_now
-from holdfast.cli.terminal import PeopleOutput
+from holdfast.cli.run.screens import Canvas
+from holdfast.cli.terminal import TerminalOutput
 from holdfast.cli.verbs.show import offset_rows
 from holdfast.errors import Unavailable
 from holdfast.status import format
-from holdfast.status.checkpoints import Opened, why_empty
-from holdfast.status.pipeline import PipelineStatus, observe_status
+from holdfast.status.checkpoints import OpenedStore, why_empty
+from holdfast.status.pipeline import PipelineStatus, observe_pipeline
 
 EVERY = "2s"
 
@@ -39,7 +37,7 @@ EVERY = "2s"
     metavar="[SECONDS]",
     help=f"Look again and again, every {EVERY} unless said otherwise, until Ctrl-C.",
 )
-def command(opened: Opened, output: Output, *, watch: float | None) -> int:
+def command(opened: OpenedStore, output: Output, *, watch: float | None) -> int:
     """Show how a pipeline fares, from its store alone.
 
     The newest checkpoint, where it stands in its sources, what its sinks have, who runs it, how the last epoch went,
@@ -51,13 +49,13 @@ def command(opened: Opened, output: Output, *, watch: float | None) -> int:
     """
     if watch is not None:
         return _watch(opened, output, max(watch, 0.1))
-    status = observe_status(opened)
+    status = observe_pipeline(opened)
     draw(output, opened, status)
     output.finish(opened.address, status.as_json())
     return status.exit_code
 
 
-def draw(output: Output, opened: Opened, status: PipelineStatus) -> None:
+def draw(output: Output, opened: OpenedStore, status: PipelineStatus) -> None:
     """The whole status, for people."""
     newest = status.newest
     for one in status.skipped:
@@ -81,7 +79,7 @@ def draw(output: Output, opened: Opened, status: PipelineStatus) -> None:
         output.note("to see what can be trusted: " + opened.hint("recover", "--dry-run"))
 
 
-def _draw_nothing(output: Output, opened: Opened, status: PipelineStatus) -> None:
+def _draw_nothing(output: Output, opened: OpenedStore, status: PipelineStatus) -> None:
     if status.skipped:
         output.line(Cell("no checkpoint can be used; this is not a fresh start", "bad"))
         output.note("to see what can be trusted: " + opened.hint("recover", "--dry-run"))
@@ -101,7 +99,7 @@ def _facts(newest: CheckpointManifest, status: PipelineStatus) -> Iterator[tuple
     yield "checkpoint", f"{newest.checkpoint_id}, {format.size(status.size_bytes)}"
     yield "decided", f"{format.moment(newest.timestamp_ms)}  ({format.age(newest.timestamp_ms, status.now_ms)})"
     yield "lease", _lease(status)
-    yield "watermark", watermark_now(newest.watermark, status.now_ms)
+    yield "watermark", format.watermark_now(newest.watermark, status.now_ms)
     if last := status.last_epoch:
         text = f"{format.count(last.rows, 'row')}, {last.rows_per_second:,.1f} rows/s, {last.seconds:,.2f} s"
         yield f"epoch {last.epoch}", text
@@ -154,28 +152,24 @@ def _section(
 # Again and again
 
 
-def _watch(opened: Opened, output: Output, every: float) -> int:
+def _watch(opened: OpenedStore, output: Output, every: float) -> int:
     """Until Ctrl-C, which is how it is meant to end. A store that cannot be reached is waited for."""
     code = 0
     asked = StopRequest()
 
-    def end(number: int, _: FrameType | None) -> None:
+    def end(number: signal.Signals) -> None:
         nonlocal code
         code = 0 if number == signal.SIGINT else 128 + number
         asked.make()
 
-    # An exception in the middle of a picture would leave half of it on the screen.
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    # A request, not an exception: one in the middle of a picture would leave half of it on the screen.
+    with stop_on_signals(end):
         _show_each(opened, output, _statuses(opened, every, asked))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return code
 
 
-def _show_each(opened: Opened, output: Output, statuses: Iterator[PipelineStatus | Unavailable]) -> None:
-    if isinstance(output, MachineOutput):
+def _show_each(opened: OpenedStore, output: Output, statuses: Iterator[PipelineStatus | Unavailable]) -> None:
+    if isinstance(output, JsonOutput):
         for status in statuses:
             output.add(opened.address, _found(status))
     elif output.is_terminal and os.environ.get("TERM") != "dumb":
@@ -189,16 +183,16 @@ def _show_each(opened: Opened, output: Output, statuses: Iterator[PipelineStatus
             sys.stdout.flush()
 
 
-def _statuses(opened: Opened, every: float, asked: StopRequest) -> Iterator[PipelineStatus | Unavailable]:
+def _statuses(opened: OpenedStore, every: float, asked: StopRequest) -> Iterator[PipelineStatus | Unavailable]:
     while not asked.is_made():
         try:
-            yield observe_status(opened)
+            yield observe_pipeline(opened)
         except Unavailable as error:
             yield error
         asked.wait(every)
 
 
-def _draw_now(output: PeopleOutput, *, opened: Opened, status: PipelineStatus | Unavailable) -> None:
+def _draw_now(output: TerminalOutput, *, opened: OpenedStore, status: PipelineStatus | Unavailable) -> None:
     if isinstance(status, Unavailable):
         output.fail(status)
         return
