@@ -8,9 +8,10 @@ import sys
 
 import msgspec
 import pytest
-from cli_running import at_terminal, fill, flip, in_child, manifest_path
+from cli_running import at_terminal, in_child
 
 import holdfast
+from checkpoint_stores import fill, flip, manifest_path
 from holdfast import CheckpointManifest, OperatorCheckpoint
 
 

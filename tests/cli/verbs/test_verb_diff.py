@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from cli_running import manifest
 
 import holdfast
+from checkpoint_stores import manifest
 from holdfast import OperatorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints.manifest import HoldfastSection, StateVersion
 from holdfast.status.compare import compare

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from cli_running import COMMAND, Ran, at_terminal, environment
-from pipelines import NOW, report
 
 import holdfast
 from holdfast.cli.run import launch
@@ -25,12 +24,13 @@ from holdfast.errors import Fenced, HoldfastError, Invalid, NotFound, Unavailabl
 from holdfast.sinks import RowsRefused
 from holdfast.spark import Notice
 from holdfast.status.format import watermark_now
+from pipeline_stores import NOW, report
 from sparks import java_options
 
 TELLING = """
 import sys
 sys.path.insert(0, {tests!r})
-from pipelines import report
+from pipeline_stores import report
 from holdfast.spark import Notice
 from holdfast.pipeline.reports import tell
 """
@@ -43,7 +43,7 @@ def file(tmp_path):
 
     def write(body: str, name: str = "orders.py") -> Path:
         path = tmp_path / name
-        path.write_text(TELLING.format(tests=str(Path(__file__).parent)) + textwrap.dedent(body))
+        path.write_text(TELLING.format(tests=str(Path(__file__).parents[2])) + textwrap.dedent(body))
         return path
 
     return write

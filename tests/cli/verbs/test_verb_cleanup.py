@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cli_running import at_terminal, flip, manifest, manifest_path, tree
+from cli_running import at_terminal
 
 import holdfast
+from checkpoint_stores import flip, manifest, manifest_path, tree
 from holdfast.checkpoints.cleanup import Removal
 from holdfast.checkpoints.orphans import Orphan
 from holdfast.operations.cleanup import in_both

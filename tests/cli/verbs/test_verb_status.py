@@ -8,13 +8,14 @@ import signal
 import subprocess
 
 import pytest
-from cli_running import COMMAND, at_terminal, environment, flip, manifest_path, tree
-from pipelines import NOW, PipelineStore
+from cli_running import COMMAND, at_terminal, environment
 
 import holdfast
+from checkpoint_stores import flip, manifest_path, tree
 from holdfast import SinkCommitStatus
 from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects
+from pipeline_stores import NOW, PipelineStore
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from pathlib import Path
 import cli_running
 import click
 import pytest
-from cli_running import at_terminal, in_child, tree
+from cli_running import at_terminal, in_child
 
+from checkpoint_stores import tree
 from holdfast.base import steps
 from holdfast.cli.verbs import projections
 from holdfast.errors import Fenced, Unavailable
@@ -80,7 +81,7 @@ number = 17
 """
 
 
-DOCUMENT = Path(__file__).parents[2] / "docs/cli.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/cli.md"
 
 
 class Turnover(Projection):

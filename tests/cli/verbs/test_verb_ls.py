@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_running import fill, flip, manifest, manifest_path
 
 import holdfast
+from checkpoint_stores import fill, flip, manifest, manifest_path
 from holdfast import SinkCommitStatus
 from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects

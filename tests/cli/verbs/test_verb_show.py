@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import json
 
-from cli_running import flip, in_child, manifest, manifest_path
+from cli_running import in_child
 
 import holdfast
+from checkpoint_stores import flip, manifest, manifest_path
 from holdfast import SinkCommitStatus
 
 

@@ -35,7 +35,7 @@ from holdfast.testing.valkey import ValkeyServer, valkey_server
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"
 HASH = 0xDEADBEEF12345678
 KAFKA = b'{"orders":{"10":42,"0":17,"2":9}}'
-DOCUMENT = Path(__file__).parents[2] / "docs/cli.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/cli.md"
 
 
 def url_of(path: Path) -> str:

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from cli_running import at_terminal, flip, in_child, manifest, manifest_path, sidecar_path, tree
-from pipelines import PipelineStore
+from cli_running import at_terminal, in_child
 
 import holdfast
+from checkpoint_stores import flip, manifest, manifest_path, sidecar_path, tree
 from holdfast import SinkCommitStatus
 from holdfast.checkpoints.lease import current
 from holdfast.errors import Fenced, Unavailable
 from holdfast.storage.objects import LocalObjects
+from pipeline_stores import PipelineStore
 
 
 def latest(store_dir) -> str:

@@ -4,9 +4,10 @@ import os
 import time
 
 import pytest
-from cli_running import fill, flip, in_child, manifest, manifest_path, sidecar_path
+from cli_running import in_child
 
 import holdfast
+from checkpoint_stores import fill, flip, manifest, manifest_path, sidecar_path
 from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects
 
