@@ -1,10 +1,10 @@
+"""Values in words."""
+
 from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.format import printable, width
 from holdfast.status import format
-from holdfast.status.checkpoints import judge_pointer
 
 
 @pytest.mark.parametrize(
@@ -54,17 +54,6 @@ def test_times_are_exact_and_survive_nonsense():
     assert format.watermark(-(2**63)) == str(-(2**63))
 
 
-def test_printable_escapes_what_acts_and_keeps_what_shows():
-    assert printable("Grüße 東京 [b] \\ ok") == "Grüße 東京 [b] \\ ok"
-    assert printable("\x1b\x00\x7f\x9b\u202e\u200b\ud800\U000e0001") == (
-        "\\x1b\\x00\\x7f\\x9b\\u202e\\u200b\\ud800\\U000e0001"
-    )
-
-
-def test_width_counts_cells():
-    assert [width(text) for text in ("abc", "東京", "e\u0301")] == [3, 4, 1]
-
-
 def test_natural_order():
     assert sorted(["p10", "p9", "p1", "q"], key=format.natural) == ["p1", "p9", "p10", "q"]
     assert sorted(["10", "a", "9", ""], key=format.natural) == ["", "9", "10", "a"]
@@ -75,20 +64,10 @@ def test_listed_counts_the_rest():
     assert format.listed(range(10), most=3) == "0, 1, 2 and 7 more"
 
 
-@pytest.mark.parametrize(
-    ("names", "ids", "unusable", "state"),
-    [
-        (3, [1, 2, 3], [], "ok"),
-        (2, [1, 2, 3], [], "misplaced"),
-        (2, [1, 2, 3], [3], "ok"),
-        (3, [1, 2, 3], [3], "misplaced"),
-        (9, [1, 2, 3], [], "dangling"),
-        (9, [], [], "dangling"),
-        (None, [1], [], "garbage"),
-        (1, [1], [1], "ok"),  # nothing better to name
-    ],
-)
-def test_what_a_pointer_is_worth(names, ids, unusable, state):
-    found = judge_pointer(names, ids, unusable)
-    assert found.state == state
-    assert (found.problem is None) == (state == "ok")
+def test_counts_that_may_not_be_exact_say_so():
+    assert [format.count_up_to(n, 10, "key") for n in (1, 10, 11)] == ["1 key", "10 keys", "more than 10 keys"]
+    assert [format.known(value) for value in (None, 0, 1234)] == ["unknown", "0", "1,234"]
+
+
+def test_what_is_shortened_says_so():
+    assert [format.shortened(text, 3) for text in ("abc", "abcd", "")] == ["abc", "ab…", ""]

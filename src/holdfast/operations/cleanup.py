@@ -11,7 +11,7 @@ from holdfast.checkpoints import CleaningPlan
 from holdfast.checkpoints.cleanup import DELETE_AT_ONCE
 from holdfast.operations.plan import Outcome, Progress, Table, progress_of_steps
 from holdfast.status import format
-from holdfast.status.checkpoints import OpenedStore
+from holdfast.status.checkpoints import OpenedStore, without_warnings
 
 
 class RemovalPlan(msgspec.Struct, frozen=True):
@@ -57,7 +57,9 @@ class RemovalPlan(msgspec.Struct, frozen=True):
         return _as_json(self.cleaning)
 
     def apply(self, progress: Progress | None = None) -> Outcome:
-        removed = newest_first(in_both(self.cleaning, self.make_again()))
+        with without_warnings():  # they came when it was planned first
+            now = self.make_again()
+        removed = newest_first(in_both(self.cleaning, now))
         with progress_of_steps(("checkpoints.delete", "orphans.delete"), DELETE_AT_ONCE, self.amount, progress):
             self.opened.store.apply(removed)
         return Outcome([f"removed {_total(removed)}"], result=_as_json(removed))

@@ -6,10 +6,11 @@ Reads only. One damaged checkpoint never hides the others.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -78,6 +79,17 @@ def why_empty(opened: OpenedStore) -> str | None:
         if "manifests" in names and isinstance(opened.catalog.layout, DirectoryLayout):
             return f"it has a folder 'manifests'; try: {opened.hint('ls', '--layout', 'object')}"
     return None
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep the library's own warnings out of the log where the caller reports the same findings, or has before."""
+    log = logging.getLogger("holdfast.checkpoints")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 # One checkpoint

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +12,7 @@ from holdfast.checkpoints.catalog import in_parallel
 from holdfast.checkpoints.orphans import Orphan
 from holdfast.checkpoints.validate import Validator
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.status.checkpoints import LatestPointer, OpenedStore, observe_pointer, see_manifest
+from holdfast.status.checkpoints import LatestPointer, OpenedStore, observe_pointer, see_manifest, without_warnings
 
 State = Literal["ok", "damaged", "unreadable", "missing"]
 STATES: tuple[State, ...] = ("ok", "damaged", "unreadable", "missing")
@@ -108,7 +107,7 @@ class Verifier:
         if not with_orphans:
             return VerifyReport(self._deep, verdicts, latest, [])
         try:
-            with _without_warnings():  # the verdicts say the same
+            with without_warnings():  # the verdicts say the same
                 orphans = self._opened.store.plan_cleanup().orphans
         except HoldfastError as error:
             return VerifyReport(self._deep, verdicts, latest, [], error.message)
@@ -130,13 +129,3 @@ def bytes_ahead(opened: OpenedStore, wanted: Sequence[int]) -> int:
                 info = opened.store.objects.info(opened.catalog.sidecar_key(seen.checkpoint_id, seen.manifest))
                 total += info.size if info else 0
     return min(total + sum(batches.values()), _MOST_BYTES)
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    log = logging.getLogger("holdfast.checkpoints")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before

@@ -19,7 +19,6 @@ from cli_running import at_terminal, in_child
 
 import holdfast
 from holdfast.base import steps
-from holdfast.cli.format import cut, width
 from holdfast.cli.options import index_address
 from holdfast.cli.verbs import sources
 from holdfast.cli.verbs.sources import position_words
@@ -339,19 +338,6 @@ def test_positions(position, shown):
     exact = bytes.fromhex(found["hex"]) if found["text"] is None else found["text"].encode()
     assert exact == position
     json.dumps(found)
-
-
-@pytest.mark.parametrize(
-    "text", ["x" * 9, "\x1b" * 9, "漢" * 9, "e\u0301" * 9, "\u0301" * 9999, "", "漢\x1b\n", "\u202e" * 3]
-)
-@pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 10, 40])
-def test_what_is_cut_fits_and_says_so(text, most):
-    shown = cut(text, most)
-    assert shown.isprintable()
-    assert width(shown) <= max(most, 2)
-    assert len(shown) <= 10 * max(most, 2)
-    whole = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" if ord(c) < 256 else f"\\u{ord(c):04x}" for c in text)
-    assert shown == whole or (shown.endswith("…") and whole.startswith(shown[:-1]))
 
 
 # Hostile contents
