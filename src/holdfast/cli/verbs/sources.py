@@ -43,7 +43,7 @@ def clear(url: str, output: Output, *, with_results: bool, dry_run: bool, yes: b
     """Remove the checkpoints of an index, its recorded gaps and its configuration hash: its sources then start over.
 
     Results stay unless --results is given. What would go is shown first. An index on disk that another process has
-    open is refused; on a server, whoever has it open can write nothing more to it.
+    open is refused; on a server, a process that has it open cannot write to it any more.
 
     \b
     Example: holdfast sources clear sqlite:///data/turnover.db --results --dry-run
@@ -61,7 +61,7 @@ def command(url: str, output: Output) -> int:
     """List the sources of an index: how far each has been read, and what was passed over.
 
     URL is sqlite:///path, rocksdb:///path, redis://host or postgresql://host/database, or the path of an index on this
-    machine. Nothing is changed, and whoever has the index open is not disturbed. EPOCH is what SEQUENCE means in
+    machine. Nothing is changed; a process that has the index open is not disturbed. EPOCH is what SEQUENCE means in
     an index that a pipeline on Spark writes.
 
     'holdfast sources clear URL' removes checkpoints; it shows its plan first.
