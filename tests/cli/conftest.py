@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_running import Ran, fill
+from cli_running import Ran
 
+from checkpoint_stores import fill
 from holdfast.cli import main
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import click
 import pytest
-from cli_running import COMMAND, environment, fill, in_child
+from cli_running import COMMAND, environment, in_child
 
 import holdfast
+from checkpoint_stores import fill
 from holdfast import errors
 from holdfast.cli import app
 

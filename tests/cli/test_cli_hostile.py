@@ -7,9 +7,10 @@ import re
 
 import msgspec
 import pytest
-from cli_running import at_terminal, in_child, manifest, manifest_path
+from cli_running import at_terminal, in_child
 
 import holdfast
+from checkpoint_stores import manifest, manifest_path
 from holdfast import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest

@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_running import in_child, tree
+from cli_running import in_child
+
+from checkpoint_stores import tree
 
 WRITTEN = Path(__file__).parent / "laminardb"
 READING = [

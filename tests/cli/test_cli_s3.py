@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from cli_running import fill, in_child
+from cli_running import in_child
 
 import holdfast
+from checkpoint_stores import fill
 
 pytestmark = pytest.mark.s3
 

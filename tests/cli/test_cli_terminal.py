@@ -8,9 +8,10 @@ import sys
 
 import msgspec
 import pytest
-from cli_running import at_terminal, fill, flip, in_child, manifest_path
+from cli_running import at_terminal, in_child
 
 import holdfast
+from checkpoint_stores import fill, flip, manifest_path
 from holdfast import CheckpointManifest, OperatorCheckpoint
 
 
@@ -62,7 +63,7 @@ def large(tmp_path_factory):
     return root
 
 
-IMPATIENT = "import sys; from holdfast.cli import progress, main; progress.PATIENCE = 0; sys.exit(main(sys.argv[1:]))"
+IMPATIENT = "import sys; from holdfast.cli import terminal, main; terminal.PATIENCE = 0; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.mark.parametrize("verb", [["verify", "--deep"], ["verify"], ["recover"]])

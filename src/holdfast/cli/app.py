@@ -36,6 +36,13 @@ VERBS = {
     "projections": "List the projections of a store; empty or rebuild one.",
 }
 
+_WHERE = {
+    "run": ("run.command", "command"),
+    "prune": ("verbs.cleanup", "prune"),
+    "gc": ("verbs.cleanup", "gc"),
+}
+"""Module and name of each command that is not `verbs.VERB.command`."""
+
 HELP = """Run a pipeline; look at, verify, repair and clean up its checkpoints.
 
 A store's address is a path, file://, s3://, gs:// or az://. Directories that LaminarDB wrote open as they are.
@@ -72,7 +79,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"holdfast.cli.{cmd_name}").command
+        module, name = _WHERE.get(cmd_name, (f"verbs.{cmd_name}", "command"))
+        command: click.Command = getattr(importlib.import_module(f"holdfast.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -189,8 +197,9 @@ def _usage_failed(given: list[str], error: click.ClickException) -> int:
 
 def _unexpected(given: list[str], error: Exception) -> int:
     _show_traceback(given)
-    lines = str(error).strip().splitlines()
-    what = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    from holdfast.errors import one_line
+
+    what = one_line(error, kind=True)
     _fail(
         given,
         "Unexpected",
@@ -204,7 +213,7 @@ def _unexpected(given: list[str], error: Exception) -> int:
 
 def _show_traceback(given: list[str]) -> None:
     if "--debug" in given or os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0"):
-        from holdfast.cli.wording import printable
+        from holdfast.cli.format import printable
 
         for line in traceback.format_exc().splitlines():
             click.echo(printable(line), err=True)

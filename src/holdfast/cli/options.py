@@ -1,22 +1,26 @@
-"""What every verb takes: an address, how to open it, and which output to use."""
+"""What verbs take: an address and how to open it, which output to use, whether to ask before something is changed."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import logging
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import click
+import msgspec
 
+from holdfast.base.addresses import kv_address, kv_path, scheme_of
 from holdfast.checkpoints.manifest import MAX_U64
-from holdfast.cli.machine import MachineOutput
+from holdfast.cli.json_output import JsonOutput
 from holdfast.cli.output import Output
-from holdfast.cli.people import terminal_output
-from holdfast.cli.reading import Opened, open_existing
+from holdfast.cli.terminal import terminal_output
+from holdfast.errors import Invalid, NotFound
+from holdfast.status.checkpoints import OpenedStore, open_existing
 
 LATEST: Literal["latest"] = "latest"
 _ID = re.compile(r"[0-9]{1,20}")
@@ -67,16 +71,20 @@ class Setting(click.ParamType[tuple[str, str]]):
 
 
 Verb = Callable[..., int]
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+_DEBUG = click.option(
+    "--debug", is_flag=True, help="Log every step, and show a traceback if something unexpected happens."
+)
 
 
 def on_store(verb: Verb) -> Verb:
-    """Give a verb the address and the options that all verbs share.
+    """Give a verb the address of a checkpoint store and the options that all verbs on one share.
 
     The verb is called with the opened store, the output, and its own parameters, and returns the exit code.
     """
 
     @click.argument("url")
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+    @_JSON
     @click.option(
         "--option",
         "settings",
@@ -91,7 +99,7 @@ def on_store(verb: Verb) -> Verb:
         type=click.Choice(["directory", "object"]),
         help="How the store is laid out; by default a path has directories, a bucket has objects.",
     )
-    @click.option("--debug", is_flag=True, help="Log every step, and show a traceback if something unexpected happens.")
+    @_DEBUG
     @functools.wraps(verb)
     def with_store(
         *,
@@ -104,16 +112,142 @@ def on_store(verb: Verb) -> Verb:
     ) -> int:
         output = choose_output(click.get_current_context().info_name or "", as_json)
         with log_as_notes(output, debug):
-            opened: Opened = open_existing(url, layout=layout, options=dict(settings))
+            opened: OpenedStore = open_existing(url, layout=layout, options=dict(settings))
             return verb(opened, output, **parameters)
 
     return with_store
 
 
+class _KeyValueKind(msgspec.Struct, frozen=True):
+    """What a verb on a key-value store is about, and what a plain path to one may mean."""
+
+    verb: str
+    thing: str
+    codes: str
+    directory_scheme: str
+    is_directory_of_one: Callable[[str], bool]
+    addresses: str
+
+
+def _is_rocksdb_index(path: str) -> bool:
+    from holdfast.storage.kv.rocksdb_directory import MARKS  # not for every verb
+
+    return os.path.isfile(os.path.join(path, MARKS["index"]))
+
+
+_INDEX = _KeyValueKind(
+    "sources",
+    "an index",
+    "index",
+    "rocksdb",
+    _is_rocksdb_index,
+    "sqlite:///path, rocksdb:///path, redis://host or postgresql://host/database",
+)
+_PROJECTIONS = _KeyValueKind(
+    "projections",
+    "a store of events",
+    "store",
+    "file",
+    lambda path: os.path.isdir(os.path.join(path, "manifest")),  # SlateDB's
+    "sqlite:///path, s3://bucket/path, gs://, az:// or file:///path",
+)
+
+
+def on_index(verb: Verb) -> Verb:
+    """Give a verb the address of an index, or of the one at a plain path, and the options that all verbs on one share.
+
+    The verb is called with the address, the output, and its own parameters, and returns the exit code.
+    """
+    return _on_address(verb, _INDEX)
+
+
+def on_projections(verb: Verb) -> Verb:
+    """As `on_index`, for a store of events and projections."""
+    return _on_address(verb, _PROJECTIONS)
+
+
+def _on_address(verb: Verb, kind: _KeyValueKind) -> Verb:
+    @click.argument("url")
+    @_JSON
+    @_DEBUG
+    @functools.wraps(verb)
+    def with_address(*, url: str, as_json: bool, debug: bool, **parameters: Any) -> int:
+        output = choose_output(kind.verb, as_json)
+        with log_as_notes(output, debug):
+            return verb(_address_of(url, kind), output, **parameters)
+
+    return with_address
+
+
+def _address_of(given: str, kind: _KeyValueKind) -> str:
+    """The address that is meant: a plain path is SQLite's if it is a file; a directory tells by what is in it."""
+    if "://" in given:
+        return given
+    path = os.path.abspath(os.path.expanduser(given))
+    if os.path.isfile(path):
+        return kv_address("sqlite", path)
+    if kind.is_directory_of_one(path):
+        return kv_address(kind.directory_scheme, path)
+    if os.path.isdir(path):
+        file = f"the {kind.thing.split()[1]}'s file or address"
+        raise Invalid(
+            f"{path} is a directory, and not one of {kind.thing}.",
+            code=f"{kind.codes}.not-ours",
+            about=path,
+            unchanged="everything",
+            next_step=f"give {file}; the checkpoints of a pipeline are listed by: holdfast ls URL",
+        )
+    raise NotFound(
+        f"{path} is not there.",
+        code=f"{kind.codes}.none",
+        about=path,
+        unchanged="everything: looking makes nothing",
+        next_step=f"check the path, or write {kind.addresses}",
+    )
+
+
+def index_address(given: str) -> str:
+    """The address of the index that is meant: given as an address, or by its path."""
+    return _address_of(given, _INDEX)
+
+
+def envelope_store(address: str) -> str:
+    """What the JSON envelope names: a path if the store is on disk, else its address."""
+    return kv_path(address) if scheme_of(address) in ("sqlite", "rocksdb", "file") else address
+
+
+def asks_first(dry_run: str) -> Callable[[Verb], Verb]:
+    """The options of a verb that shows a plan before it changes anything; `dry_run` is the help of that option."""
+
+    def with_options(verb: Verb) -> Verb:
+        return click.option("--dry-run", is_flag=True, help=dry_run)(
+            click.option("--yes", is_flag=True, help="Do not ask.")(verb)
+        )
+
+    return with_options
+
+
+class Listing(click.Command):
+    """`VERB URL` lists; `VERB NAME URL` is a command of its own. No option of the list takes a value."""
+
+    def __init__(self, *args: Any, commands: Mapping[str, click.Command], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = commands
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        first = next((word for word in args if not word.startswith("-")), None)
+        if first is not None and first in self.commands:
+            args.remove(first)
+            return self.commands[first].make_context(f"{info_name} {first}", args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
 def choose_output(command: str, as_json: bool) -> Output:
     """The output a person or a program gets."""
     if as_json:
-        return MachineOutput(command, sys.stdout, sys.stderr)
+        return JsonOutput(command, sys.stdout, sys.stderr)
     return terminal_output()
 
 

@@ -1,4 +1,4 @@
-"""What a verb may say, whoever is listening. Two outputs keep this contract: one for people, one for programs."""
+"""The protocol `Output`: where a verb's results go. It has two implementations, one for people, one for programs."""
 
 from __future__ import annotations
 

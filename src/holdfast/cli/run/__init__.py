@@ -1,0 +1,1 @@
+"""`holdfast run`: a pipeline's file, run and watched."""

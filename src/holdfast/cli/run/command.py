@@ -1,0 +1,211 @@
+"""`holdfast run`: run a pipeline's file, and watch it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+import click
+
+from holdfast.base.jvm import active_settings
+from holdfast.base.stopping import stop_on_signals
+from holdfast.cli.format import printable
+from holdfast.cli.options import Setting, choose_output
+from holdfast.cli.output import Output
+from holdfast.cli.run.capture import Listening, Way, captured_terminal, set_aside_output
+from holdfast.cli.run.launch import (
+    changed_environment,
+    check_file,
+    exit_code_of,
+    failure_of,
+    own_error,
+    run_file,
+    spark_environment,
+    traceback_of,
+    unheeded,
+)
+from holdfast.cli.run.screens import Canvas, Lines, Picture, Screen, Stream
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.pipeline.reports import Event, tell
+from holdfast.spark import Notice, watch
+
+TERMINATED = 128 + signal.SIGTERM
+OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.argument("file")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--master", metavar="URL", help="Where Spark runs: local[4], spark://host:7077, yarn, k8s://...")
+@click.option(
+    "--conf",
+    "settings",
+    multiple=True,
+    type=Setting(),
+    metavar="KEY=VALUE",
+    help="A setting of Spark's, such as spark.sql.shuffle.partitions=8; may be repeated.",
+)
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    help="How often to start again in a row after a failure that may pass by itself; 3 unless the file says.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document per event, for programs.")
+@click.option("--debug", is_flag=True, help="Log every step, and show a traceback whatever fails.")
+def command(
+    *,
+    file: str,
+    arguments: tuple[str, ...],
+    master: str | None,
+    settings: tuple[tuple[str, str], ...],
+    restarts: int | None,
+    as_json: bool,
+    debug: bool,
+) -> int:
+    """Run a pipeline's file, and watch it.
+
+    The file is run as 'python FILE ARGS' would run it, and needs nothing for this verb. A terminal gets a table that
+    stays in place, anything else a line per epoch. Ctrl-C and SIGTERM finish the epoch that is under way and exit 0;
+    a second Ctrl-C ends at once. Options come before FILE: what follows it belongs to the file.
+
+    \b
+    Example: holdfast run --master local[4] orders.py --day 2026-11-15
+    """
+    output = choose_output("run", as_json)
+    try:
+        check_file(file)
+    except HoldfastError as error:
+        output.fail(error)
+        return error.exit_code
+    asked = dict(settings) | ({"spark.master": master} if master else {})
+    changes = spark_environment(os.environ, master=master, settings=settings)
+    if restarts is not None:
+        changes["HOLDFAST_RESTARTS"] = str(restarts)
+    if misplaced := OURS.intersection(arguments):
+        output.note(f"{sorted(misplaced)[0]} comes after the file and is passed on to it; options of run come before")
+    # Until a pipeline takes the signals over, SIGTERM ends the file in order, and the terminal is left in order.
+    with changed_environment(changes), stop_on_signals(_end, (signal.SIGTERM,)):
+        return _Watched(file, arguments, output, asked, as_json=as_json, debug=debug).run()
+
+
+class _Watched:
+    """One file, run with somebody watching."""
+
+    def __init__(
+        self,
+        file: str,
+        arguments: tuple[str, ...],
+        output: Output,
+        asked: dict[str, str],
+        *,
+        as_json: bool,
+        debug: bool,
+    ) -> None:
+        self._file = file
+        self._arguments = arguments
+        self._output = output
+        self._asked = asked
+        self._as_json = as_json
+        self._debug = debug
+        self._failure: BaseException | None = None
+
+    def run(self) -> int:
+        """The exit code. The screen is given back before anything is said about a failure."""
+        with self._listening() as listening:
+            try:
+                with listening.listening(logging.DEBUG if self._debug else logging.WARNING), self._checked_settings():
+                    run_file(self._file, self._arguments)
+                if not listening.has_heard:
+                    self._failure = _no_pipeline(self._file)
+            except BaseException as error:
+                self._failure = error
+        return self._explain()
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[Listening]:
+        heard: list[Listening] = []
+        with contextlib.ExitStack() as stack:
+            screen: Screen
+            if self._as_json:
+                way = stack.enter_context(set_aside_output())
+                screen = Stream(way.stream)
+            elif self._output.is_terminal and os.environ.get("TERM") != "dumb":
+                way = stack.enter_context(captured_terminal(lambda line: heard[0].line(line)))
+                screen = Picture(Canvas(way.stream, environment=os.environ))
+            else:
+                way = Way(sys.stdout)
+                screen = Lines(way.stream)
+            heard.append(Listening(screen))
+            yield heard[0]
+            way.drain()
+            outcome, is_good = self._outcome()
+            heard[0].finish(outcome, is_good=is_good)
+
+    @contextlib.contextmanager
+    def _checked_settings(self) -> Iterator[None]:
+        """Say so, at a pipeline's first word, if the file has overruled what was asked for here."""
+        if not self._asked:
+            yield
+            return
+        has_looked = False
+
+        def look(event: Event) -> None:
+            nonlocal has_looked
+            if not has_looked:
+                has_looked = True
+                for sentence in unheeded(self._asked, active_settings()):
+                    tell(Notice(event.pipeline, sentence, "warning"))
+
+        remove = watch(look)
+        try:
+            yield
+        finally:
+            remove()
+
+    def _outcome(self) -> tuple[str, bool]:
+        match self._failure:
+            case None | SystemExit(code=None | 0):
+                return "finished", True
+            case SystemExit(code=code):
+                return ("ended by SIGTERM" if code == TERMINATED else f"exited with {code}"), False
+            case KeyboardInterrupt():
+                return "interrupted", False
+            case failure:
+                own = own_error(failure)
+                return f"failed: {own.message if own else type(failure).__name__}", False
+
+    def _explain(self) -> int:
+        """Say what went wrong, where the file's reader needs it, and as an exit code."""
+        failure = self._failure
+        match failure:
+            case None:
+                return 0
+            case SystemExit():
+                return exit_code_of(failure)
+            case KeyboardInterrupt():
+                raise failure
+        own = own_error(failure)
+        if own is None or self._debug:
+            for line in traceback_of(failure, self._file).splitlines():
+                print(printable(line), file=sys.stderr)
+        told = own or failure_of(failure, self._file)
+        self._output.fail(told, None if own else "Failed")
+        return told.exit_code
+
+
+def _no_pipeline(file: str) -> Invalid:
+    return Invalid(
+        f"{file} ended without running a pipeline.",
+        code="run.no-pipeline",
+        about=file,
+        next_step="call run(...) of a holdfast.spark.Pipeline in it",
+    )
+
+
+def _end(_: signal.Signals) -> NoReturn:
+    sys.exit(TERMINATED)

@@ -1,0 +1,1 @@
+"""The verbs, one module each; loaded when they are called."""

@@ -1,0 +1,131 @@
+"""Whether checkpoints are what was written: a verdict on each, and a report on the store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.checkpoints.catalog import in_parallel
+from holdfast.checkpoints.retention import Orphan
+from holdfast.checkpoints.validate import Validator
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.status.checkpoints import LatestPointer, OpenedStore, observe_pointer, see_manifest, without_warnings
+
+State = Literal["ok", "damaged", "unreadable", "missing"]
+STATES: tuple[State, ...] = ("ok", "damaged", "unreadable", "missing")
+_MOST_BYTES = 1 << 62
+"""A damaged manifest may claim any size."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What was found about one checkpoint."""
+
+    checkpoint_id: int
+    state: State
+    reason: str | None = None
+    warnings: list[str] = []
+
+
+class VerifyReport(msgspec.Struct, frozen=True):
+    """What was found about a store."""
+
+    deep: bool
+    verdicts: list[Verdict]
+    latest: LatestPointer
+    orphans: list[Orphan]
+    """What no checkpoint owns; not looked for where only some checkpoints are verified."""
+    orphans_problem: str | None = None
+    """Why they could not be looked for."""
+
+    def count(self, state: State) -> int:
+        return sum(verdict.state == state for verdict in self.verdicts)
+
+    @property
+    def orphan_bytes(self) -> int:
+        return sum(orphan.bytes for orphan in self.orphans)
+
+    @property
+    def exit_code(self) -> int:
+        """The gravest finding decides: damage is certain, the rest may pass."""
+        if self.count("damaged"):
+            return Corrupt.exit_code
+        if self.count("unreadable"):
+            return Unavailable.exit_code
+        return NotFound.exit_code if self.count("missing") else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "deep": self.deep,
+            "checkpoints": msgspec.to_builtins(self.verdicts),
+            "counts": {state: self.count(state) for state in STATES},
+            "latest": self.latest.as_json(),
+            "orphans": {"count": len(self.orphans), "bytes": self.orphan_bytes},
+        }
+
+
+class Verifier:
+    """Verifies the checkpoints of one store, one by one.
+
+    Every manifest's checksum, and that the state it names is there in its full size; if `deep`, every byte.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedStore,
+        ids: Sequence[int],
+        *,
+        deep: bool,
+        vnode_count: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """`ids` are those there are; `progress` is told how many bytes of state have been read since the last call."""
+        self._opened = opened
+        self._ids = set(ids)
+        self._deep = deep
+        self._validator = Validator(opened.catalog, vnode_count, deep=deep, progress=progress)
+
+    def verdict(self, checkpoint_id: int) -> Verdict:
+        """Never raises for what is wrong with one checkpoint."""
+        if checkpoint_id not in self._ids:
+            return Verdict(checkpoint_id, "missing", "there is no such checkpoint")
+        try:
+            result = self._validator.validate(checkpoint_id)
+        except (Corrupt, Invalid) as error:
+            return Verdict(checkpoint_id, "damaged", error.message)
+        except HoldfastError as error:
+            return Verdict(checkpoint_id, "unreadable", error.message)
+        warnings = [issue.message for issue in result.issues if not issue.is_fatal]
+        return Verdict(checkpoint_id, "ok" if result.valid else "damaged", result.reason or None, warnings)
+
+    def report(self, verdicts: list[Verdict], *, with_orphans: bool) -> VerifyReport:
+        """The verdicts, and what else there is to say about the store."""
+        damaged = [verdict.checkpoint_id for verdict in verdicts if verdict.state == "damaged"]
+        latest = observe_pointer(self._opened.catalog, self._ids, damaged)
+        if not with_orphans:
+            return VerifyReport(self._deep, verdicts, latest, [])
+        try:
+            with without_warnings():  # the verdicts say the same
+                orphans = self._opened.store.plan_cleanup().orphans
+        except HoldfastError as error:
+            return VerifyReport(self._deep, verdicts, latest, [], error.message)
+        return VerifyReport(self._deep, verdicts, latest, orphans)
+
+
+def bytes_ahead(opened: OpenedStore, wanted: Sequence[int]) -> int:
+    """How many bytes of state a deep look at these will read, as far as their manifests tell."""
+    total = 0
+    batches: dict[str, int] = {}
+    for seen in in_parallel(lambda number: see_manifest(opened, number), list(wanted)):
+        if seen.manifest is None:
+            continue
+        own = seen.manifest.own
+        batches |= {batch.key: batch.bytes for batch in seen.manifest.needed_batches}
+        total += own.sidecar.bytes if own.sidecar else 0
+        if not seen.manifest.is_ours:
+            with contextlib.suppress(HoldfastError):
+                info = opened.store.objects.info(opened.catalog.sidecar_key(seen.checkpoint_id, seen.manifest))
+                total += info.size if info else 0
+    return min(total + sum(batches.values()), _MOST_BYTES)
