@@ -108,10 +108,10 @@ def _against_laminardb(folder: Path) -> Row:
 
 def _with_history(folder: Path) -> Row:
     long, short = _filled(folder / "long", 10_000), _filled(folder / "short", 10)
-    ids = itertools.count(20_000)
+    long_ids, short_ids = itertools.count(10_001), itertools.count(11)  # consecutive, as a pipeline's are
     ours, theirs = in_turns(
-        lambda: long.save(CheckpointManifest.new(n := next(ids), n)),
-        lambda: short.save(CheckpointManifest.new(n := next(ids), n)),
+        lambda: long.save(CheckpointManifest.new(n := next(long_ids), n)),
+        lambda: short.save(CheckpointManifest.new(n := next(short_ids), n)),
         rounds=ROUNDS,
     )
     ratio = ours / theirs

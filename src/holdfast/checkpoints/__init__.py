@@ -3,7 +3,7 @@
 from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, read_batch
 from holdfast.checkpoints.cleanup import CleanupPlan
 from holdfast.checkpoints.lease import Lease
-from holdfast.checkpoints.opening import open_store
+from holdfast.checkpoints.open import open_store
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.validate import RecoveryReport, ValidationResult
 

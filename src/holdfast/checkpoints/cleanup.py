@@ -26,9 +26,6 @@ from holdfast.storage.objects.store import ObjectInfo
 
 log = logging.getLogger("holdfast.checkpoints")
 DELETE_AT_ONCE = 500
-REMEMBERED = 256
-FEW = 8
-MANY = 1000
 PLAN_IS_FRESH_FOR = 5.0
 
 
@@ -81,22 +78,15 @@ class Cleanup:
         self._durable.add(manifest.checkpoint_id)
         self.newest_objects = frozenset(batch.key for batch in manifest.needed_batches)
         if self._ids is None:
-            self._forget_old()
+            self._forget_all_but_chain(manifest)
+        elif manifest.checkpoint_id <= self._newest + 1:
+            self._ids.add(manifest.checkpoint_id)
+            self._newest = max(self._newest, manifest.checkpoint_id)
         else:
-            self._add(manifest.checkpoint_id, self._ids)
+            self._ids = None  # another writer may have taken an id in between: list again
         self._refs.pop(manifest.checkpoint_id, None)
         if _is_surely_whole(manifest):
             self._refs[manifest.checkpoint_id] = self._refs_of(manifest, is_valid=True)
-
-    def _add(self, checkpoint_id: int, ids: set[int]) -> None:
-        """Add an id, and look whether another writer has taken any that were passed over since the newest we know."""
-        self._ids = None  # list again, should the look fail
-        if checkpoint_id - self._newest <= FEW:
-            passed_over = range(self._newest + 1, checkpoint_id)
-            ids.update(number for number in passed_over if self.is_there(number))
-            ids.add(checkpoint_id)
-            self._ids = ids
-        self._newest = max(self._newest, checkpoint_id)
 
     def is_there(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint has a manifest at this moment."""
@@ -124,14 +114,10 @@ class Cleanup:
             self.can_build_on(checkpoint_id)
 
     def retain(self, keep: int) -> None:
-        """Remove what `keep` lets go, from memory: no listing, unless it is the first or ids were passed over.
-
-        When very many are kept, a few more may stay for a while: going through them all at each save would cost more
-        than it frees.
-        """
+        """Remove what `keep` lets go, from memory: no listing, unless it is the first or ids were passed over."""
         if self._ids is None:
             self._learn()
-        if len(self._ids or ()) > (keep if keep < MANY else keep + keep // 10):
+        if len(self._ids or ()) > keep:
             self._remove(self._removals(removable(list(self._ids or ()), self._look, keep)))
 
     def plan(self, keep: int | None, *, older_than: float | None = None) -> CleanupPlan:
@@ -218,12 +204,15 @@ class Cleanup:
                 self._catalog.objects.secure([key, *self._look(number).objects])
         self._durable.update(unsure)
 
-    def _forget_old(self) -> None:
-        """Without retention nothing else would ever shrink what is remembered."""
-        for number in sorted(self._refs)[:-REMEMBERED]:
-            del self._refs[number]
-        if len(self._durable) > 2 * REMEMBERED:
-            self._durable = set(self._refs)
+    def _forget_all_but_chain(self, manifest: CheckpointManifest) -> None:
+        """Without retention, remember only what the next checkpoint can build on: nothing else would ever shrink it."""
+        chain = {manifest.checkpoint_id}
+        ahead = manifest.needed_parent
+        while ahead in self._refs and ahead not in chain:
+            chain.add(ahead)
+            ahead = self._refs[ahead].parent_id
+        self._refs = {number: refs for number, refs in self._refs.items() if number in chain}
+        self._durable &= chain
 
     def _refs_of(self, manifest: CheckpointManifest, *, is_valid: bool) -> CheckpointRefs:
         owned = tuple(self._catalog.owned_keys(manifest))

@@ -2,6 +2,18 @@
 
 A claim is the conditional creation of the next numbered object, so of two claimants one wins each number.
 A holder that finds a higher number than its own has been taken over and stops.
+
+How often a pipeline looks. Two looks per epoch always happen:
+
+- at the start of the epoch, so that a driver that was taken over stops before it computes anything;
+- after the decision. This one is needed: a successor that claimed before the decision may have removed what some sinks
+  had staged, so only the successor can still give every sink the same rows.
+
+The steps in between look only if the last look is older than a second (`recheck_after`), because they are safe without:
+all of them are conditional writes. A batch object or a sidecar never replaces another, and counts only once a manifest
+lists it. The manifest is created under the id after the newest one. As long as that id is free, no successor has saved
+anything, so none has removed what this checkpoint inherits; once it is taken, the creation fails. An update only moves
+sink statuses forward. None of this holds for ids with gaps: such a writer looks before every step.
 """
 
 from __future__ import annotations

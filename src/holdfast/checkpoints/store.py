@@ -91,18 +91,8 @@ class CheckpointStore:
     def claim(self, owner: str | None = None, *, recheck_after: float = 0.0) -> Lease:
         """Take the store over. From now on every durable step of this handle first checks that nobody else has.
 
-        A check is one listing. With `recheck_after`, one check serves every step of the next so many seconds. That is
-        for a pipeline, which gets by with two checks per epoch and no more than one a second:
-
-        - at the start of the epoch (`check_lease`), so that a driver that was taken over stops before it computes;
-        - after the decision (`check_lease`). This one is needed: a successor that claimed before the decision may have
-          removed what some sinks had staged, so only it can still give every sink the same rows.
-
-        The steps in between need none, because they are conditional writes. A batch object or sidecar never replaces
-        another, and counts only once a manifest lists it. The manifest is created under the id after the newest one:
-        as long as that id is free, no successor has saved anything, so none has removed what this checkpoint inherits;
-        once it is taken, the creation fails. Updates only move sink statuses forward. For ids with gaps this does not
-        hold: leave `recheck_after` at 0.
+        A check is one listing. With `recheck_after`, one check serves every step of the next so many seconds: for a
+        writer that looks itself at the moments that count and whose ids have no gaps, as a pipeline does (see `lease`).
         """
         self._lease = claim(self.objects, owner=owner, clock=self._clock)
         self._recheck_after = check_seconds("recheck_after", recheck_after)

@@ -423,9 +423,9 @@ def test_10_retention_that_cannot_look_does_not_fail_a_durable_save(place: Store
     objects = Through(place.open_objects())
     store = CheckpointStore(objects, place.layout, max_retained=1)
     store.save(manifest(1))
-    objects.info = unavailable
+    objects.list = unavailable
     store.save(manifest(3))  # passes an id over, so it has to be looked for
-    del objects.info
+    del objects.list
     assert place.open().list_ids() == [1, 3]
     store.save(manifest(4))
     assert place.open().list_ids() == [4], "and the next save makes up for it"
