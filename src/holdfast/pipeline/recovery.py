@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.pipeline.definition import NamedSink, PipelineDefinition
 from holdfast.pipeline.epoch import finish_owed
 from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, WorkdirState, cannot_finish
-from holdfast.pipeline.workdir.addresses import readdress
+from holdfast.pipeline.workdir.addresses import rewrite_addresses
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.restore import compare, restore
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
@@ -191,7 +191,7 @@ def apply_to_workdir(
             case "keep" | "adopt":
                 assert seen.newest is not None
                 workdir.make(owner)
-                readdress(workdir)
+                rewrite_addresses(workdir)
                 held, order = seen.held, seen.newest.needed_batches
         snapshotter.begin(held, order)
     except OSError as error:

@@ -50,7 +50,7 @@ class WorkdirState(msgspec.Struct, frozen=True):
     planned: int = -1
     committed: int = -1
     problem: str | None = None
-    """Why Spark could not go on from it, or what in it is not as it was captured."""
+    """Why Spark could not go on from it, or which file differs from the newest checkpoint."""
     store: str | None = None
     """Where the pipeline that marked it keeps its checkpoints."""
     suspect_reason: str | None = None

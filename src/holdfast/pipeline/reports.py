@@ -1,4 +1,4 @@
-"""What a running pipeline tells about itself, for whoever shows it."""
+"""Reports of a running pipeline: finished epochs and notices, for every watcher in the process."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def watch(watcher: Watcher) -> Callable[[], None]:
 
 
 def tell(event: Event) -> None:
-    """Pass an event on to everybody who watches."""
+    """Pass an event to every watcher."""
     for watcher in list(_watchers):
         try:
             watcher(event)
-        except Exception:  # whoever watches must not end what is watched
+        except Exception:  # a failing watcher must not end the pipeline
             log.warning("a watcher of pipelines failed", exc_info=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.pipeline.workdir.addresses import ROOT_MARK, from_captured, read_captured, readdress
+from holdfast.pipeline.workdir.addresses import ROOT_MARK, read_portable, rewrite_addresses, to_local
 from holdfast.pipeline.workdir.fence import fence_workdir
 from holdfast.pipeline.workdir.workdir import Workdir
 
@@ -40,11 +40,11 @@ def schema_of(workdir: Workdir) -> bytes:
 def test_only_files_that_name_others_are_changed(tmp_path: Path, path: str, is_changed: bool) -> None:
     workdir, another = Workdir(tmp_path / "work"), Workdir(tmp_path / "another")
     write(workdir, path, schema_of(workdir))
-    captured = read_captured(workdir, path)
+    captured = read_portable(workdir, path)
     assert (captured == b'{"path":"' + ROOT_MARK + b'/state/0/schema"}') == is_changed
     assert (captured == schema_of(workdir)) == (not is_changed)
-    assert (from_captured(another, path, captured) == schema_of(another)) == is_changed
-    assert from_captured(workdir, path, captured) == schema_of(workdir)
+    assert (to_local(another, path, captured) == schema_of(another)) == is_changed
+    assert to_local(workdir, path, captured) == schema_of(workdir)
 
 
 @given(st.binary())
@@ -52,13 +52,13 @@ def test_to_a_checkpoint_and_back(tmp_path_factory: pytest.TempPathFactory, data
     workdir = Workdir(tmp_path_factory.getbasetemp() / "there and back")
     content = data.replace(ROOT_MARK, b"") + schema_of(workdir) + data.replace(ROOT_MARK, b"")
     write(workdir, NAMES_OTHERS, content)
-    assert from_captured(workdir, NAMES_OTHERS, read_captured(workdir, NAMES_OTHERS)) == content
+    assert to_local(workdir, NAMES_OTHERS, read_portable(workdir, NAMES_OTHERS)) == content
 
 
 def test_a_neighbour_whose_name_begins_alike_is_another(tmp_path: Path) -> None:
     workdir, neighbour = Workdir(tmp_path / "work"), Workdir(tmp_path / "workshop")
     write(workdir, NAMES_OTHERS, schema_of(neighbour))
-    assert read_captured(workdir, NAMES_OTHERS) == schema_of(neighbour)
+    assert read_portable(workdir, NAMES_OTHERS) == schema_of(neighbour)
 
 
 def test_what_an_earlier_generation_wrote_is_told_the_new_address(tmp_path: Path) -> None:
@@ -68,12 +68,12 @@ def test_what_an_earlier_generation_wrote_is_told_the_new_address(tmp_path: Path
     write(before, NAMES_OTHERS, schema_of(before))
     write(before, "state/0/0/1.delta", schema_of(before))
     write(before, "state/0/_metadata/v2/.0.crc", b"of the old bytes")
-    captured = read_captured(plain, NAMES_OTHERS)
+    captured = read_portable(plain, NAMES_OTHERS)
     assert captured == b'{"path":"' + ROOT_MARK + b'/state/0/schema"}'
     after = fence_workdir(plain, 2, lambda: None)
-    readdress(after)
+    rewrite_addresses(after)
     assert (after.path / NAMES_OTHERS).read_bytes() == schema_of(after)
     assert (after.path / "state/0/0/1.delta").read_bytes() == schema_of(before)
     assert not (after.path / "state/0/_metadata/v2/.0.crc").exists()
-    assert read_captured(after, NAMES_OTHERS) == captured
+    assert read_portable(after, NAMES_OTHERS) == captured
     assert sorted(path for path, _ in after.spark_checkpoint.files()) == ["state/0/0/1.delta", NAMES_OTHERS]

@@ -1,1 +1,1 @@
-"""The directory Spark keeps its own progress in: fenced, captured with each epoch, restored."""
+"""Spark's checkpoint directory as Holdfast's: its owner and fence, a snapshot with each epoch, restore."""

@@ -1,4 +1,4 @@
-"""Files of Spark's that name others by absolute addresses, and how they are made independent of the place."""
+"""Absolute addresses inside Spark's files: portable in a checkpoint, local again in a workdir."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import re
 from holdfast.pipeline.workdir.workdir import Workdir
 
 ROOT_MARK = b"holdfast-workdir:"
-"""Stands for the workdir's own address in captured files."""
+"""Stands for the workdir's own address in a checkpoint."""
 
 
-def read_captured(workdir: Workdir, path: str) -> bytes:
-    """A file as it goes into a checkpoint: its bytes, with a mark for the workdir's address."""
+def read_portable(workdir: Workdir, path: str) -> bytes:
+    """A file as it goes into a checkpoint: its bytes, with `ROOT_MARK` for the workdir's address."""
     data = (workdir.path / path).read_bytes()
     return _any_address(workdir).sub(ROOT_MARK, data) if _names_others(path) else data
 
 
-def from_captured(workdir: Workdir, path: str, data: bytes) -> bytes:
-    """The bytes that a captured file has in this workdir."""
+def to_local(workdir: Workdir, path: str, data: bytes) -> bytes:
+    """The bytes that a file of a checkpoint has in this workdir."""
     return data.replace(ROOT_MARK, _address(workdir)) if _names_others(path) else data
 
 
-def readdress(workdir: Workdir) -> None:
-    """Let files that name others by an address the workdir had before name them by the one it has now."""
+def rewrite_addresses(workdir: Workdir) -> None:
+    """Replace addresses that the workdir had before by the one it has now, in every file that holds any."""
     for path, _ in workdir.spark_checkpoint.files():
         if not _names_others(path):
             continue
         there = workdir.path / path
         before = there.read_bytes()
-        now = from_captured(workdir, path, read_captured(workdir, path))
+        now = to_local(workdir, path, read_portable(workdir, path))
         if now == before:
             continue
         aside = there.with_name(f".{there.name}.readdressed")
@@ -49,6 +49,6 @@ def _address(workdir: Workdir) -> bytes:
 
 
 def _any_address(workdir: Workdir) -> re.Pattern[bytes]:
-    """Every address that the workdir has or had: its own, and those of its entrances."""
+    """Every address that the workdir has or had: its own, and the paths of its generations."""
     parent, name = (re.escape(text) for text in os.path.split(workdir.home))
     return re.compile(rf"file:{parent.rstrip('/')}/(?:{name}|\.{name}\.spark-[0-9a-f-]+)(?=[/\"])".encode())

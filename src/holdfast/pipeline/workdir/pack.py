@@ -14,7 +14,7 @@ from holdfast.base.jvm import default_parallelism, is_one_process, run_on_execut
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
 from holdfast.checkpoints.manifest import BatchObject
-from holdfast.pipeline.workdir.addresses import read_captured
+from holdfast.pipeline.workdir.addresses import read_portable
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.storage.objects import ObjectStore, open_objects
 
@@ -116,7 +116,7 @@ def _pack(
         waiting.clear()
 
     for path in paths:
-        data = read_captured(workdir, path)
+        data = read_portable(workdir, path)
         if len(data) >= PACKED_TOGETHER:
             flush()
         batcher.add(path, data)

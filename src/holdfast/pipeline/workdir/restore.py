@@ -17,7 +17,7 @@ from holdfast.base.steps import step
 from holdfast.checkpoints.batch_format import Batch
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.pipeline.workdir.addresses import from_captured, read_captured
+from holdfast.pipeline.workdir.addresses import read_portable, to_local
 from holdfast.pipeline.workdir.owner import WorkdirOwner, write_owner
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.state_files import files_for_batch
@@ -33,7 +33,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """A workdir held against a checkpoint."""
 
     difference: str | None
-    """The first file that is not as it was captured, in words; None if all are."""
+    """The first file that differs from the checkpoint, in words; None if none does."""
     same: dict[str, BatchObject]
     """The files that are, and the batch object that holds each."""
 
@@ -49,7 +49,7 @@ def restore(
 
     Guarantees: under the workdir's name there is always the old one, none, or the whole new one. `still_ours` is asked
     before the old one goes.
-    Does not guarantee: that it survives a power cut; a start looks at it again and rebuilds it if need be.
+    Does not guarantee: that it survives a power cut; the next start compares it and restores it again if need be.
     """
     fresh = workdir.new_sibling()
     try:
@@ -84,7 +84,7 @@ def compare(workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest
     difference: str | None = None
     for path in sorted(needed):
         try:
-            found = read_captured(workdir, path)
+            found = read_portable(workdir, path)
         except OSError as error:
             difference = difference or f"{path} cannot be read: {error.strerror}"
             continue
@@ -141,7 +141,7 @@ class _Restore:
         if folder not in self._made:
             os.makedirs(folder, exist_ok=True)
             self._made.add(folder)
-        content = from_captured(self._workdir, path, bytes(data)) if "/_metadata/" in path else data
+        content = to_local(self._workdir, path, bytes(data)) if "/_metadata/" in path else data
         with open(target, "wb") as file:  # buffered: it writes all or raises
             file.write(content)
 

@@ -22,7 +22,7 @@ from holdfast.sparkdir.directory import FileStamp
 from holdfast.sparkdir.state_files import files_for_batch, is_immutable, newest_versions
 
 COMPACTED_AT_LEAST = 64 << 10
-"""So many bytes may always be written again, to let go of objects that are kept for little."""
+"""So many bytes may always be written again, so that objects with little of use in them can go."""
 
 COMPACTED_SHARE = 0.05
 MOSTLY_DEAD = 0.5
@@ -105,7 +105,7 @@ class WorkdirSnapshotter:
         raise AssertionError("unreachable")
 
     def confirm(self, snapshot: Snapshot) -> None:
-        """The checkpoint that names this capture is saved: from now on it need not be written again."""
+        """The checkpoint that names this snapshot is saved: from now on its files need not be written again."""
         self._held = snapshot.locations
         self._order = {batch.key: place for place, batch in enumerate([*snapshot.inherited, *snapshot.batches])}
 

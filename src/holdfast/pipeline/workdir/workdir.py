@@ -120,7 +120,7 @@ class Workdir:
                 ) from error
 
     def sweep(self) -> None:
-        """Remove what an interrupted rebuild or removal left beside it."""
+        """Remove what an interrupted restore or removal left beside it."""
         for kind in ("discarded", "rebuild"):
             for left in self.home.parent.glob(glob.escape(f".{self.home.name}.{kind}-") + "*"):
                 shutil.rmtree(left, ignore_errors=True)
