@@ -27,7 +27,7 @@ from holdfast.errors import Fenced, Unavailable
 from holdfast.index import records
 from holdfast.index.opening import open_backend
 from holdfast.index.rocksdb_directory import MARK
-from holdfast.sinks.index_sequences import sequence_of
+from holdfast.sinks.index import sequence_of
 from holdfast.testing.valkey import ValkeyServer, valkey_server
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"

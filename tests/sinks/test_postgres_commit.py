@@ -19,11 +19,11 @@ from postgres_line import Line
 from holdfast.base.steps import observe
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.postgres import stage as postgres_loading
-from holdfast.sinks.postgres import staging as postgres_staging
+from holdfast.sinks.postgres import staging_table as postgres_staging
 from holdfast.sinks.postgres.copy_task import CopyTask
-from holdfast.sinks.postgres.names import TableName
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.postgres.sql import copy_into
+from holdfast.sinks.postgres.table import TableName
 from holdfast.sinks.sink import RowsRefused, StagedOutputGone, Standing
 from holdfast.testing.faults.crash import CrashRing
 from holdfast.testing.postgres import PostgresServer

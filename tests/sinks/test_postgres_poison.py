@@ -15,9 +15,8 @@ from pyspark.sql.types import DecimalType, StructType
 
 from holdfast.sinks.postgres.compatibility import needs_trial
 from holdfast.sinks.postgres.connecting import connected
-from holdfast.sinks.postgres.names import TableName
-from holdfast.sinks.postgres.place import Shape
-from holdfast.sinks.postgres.table import read_target
+from holdfast.sinks.postgres.table import TableName, read_target
+from holdfast.sinks.postgres.target import Shape
 from holdfast.sinks.sink import RowsRefused
 
 pytestmark = pytest.mark.usefixtures("by_hand")

@@ -15,9 +15,9 @@ from pyspark.sql import types as spark
 
 from holdfast.errors import Invalid
 from holdfast.sinks.postgres.copy_task import SLICE, ValueRefused, lines, slices
-from holdfast.sinks.postgres.names import TableName, is_staged_name, parse_table, staged_name
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.postgres.sql import Staged, merge, ranges
+from holdfast.sinks.postgres.table import TableName, is_staged_name, parse_table, staged_name
 from holdfast.sinks.postgres.types import PgType, cast_for, new_column, why_not
 
 

@@ -17,7 +17,7 @@ from holdfast.cli.sources_index import Observed, SeenSource, observe, on_index, 
 from holdfast.cli.sources_positions import as_json, cut, words
 from holdfast.errors import Corrupt
 from holdfast.index import Gap
-from holdfast.sinks.index_sequences import epoch_of
+from holdfast.sinks.index import epoch_of
 
 AT_A_TERMINAL = 200
 NEWEST_GAPS = 5

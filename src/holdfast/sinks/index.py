@@ -17,10 +17,8 @@ from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
 from holdfast.index.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
 from holdfast.index.resetting import UNFINISHED
-from holdfast.index.rows import encoded, problems
+from holdfast.index.rows import KEY, encoded, problems
 from holdfast.sinks.durable import disk_errors_explained
-from holdfast.sinks.index_keys import look_at_keys
-from holdfast.sinks.index_sequences import epoch_of, sequence_of
 from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing, check_same_delivery
 from holdfast.sinks.spark_write import write_rows
@@ -28,7 +26,8 @@ from holdfast.sinks.staging import StagingArea
 from holdfast.storage.objects.open import without_secrets
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyarrow import dataset
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 1 << 14
@@ -37,6 +36,24 @@ STAGED_AS = {"parquet.enable.dictionary": "false"}
 """Hardly any key or value is there twice."""
 PATIENCE = 20.0
 """Seconds to wait for an index that somebody else has open."""
+COUNTED_HERE = 2_000_000
+"""So many keys fit easily into the driver's memory; more are counted by Spark."""
+_EPOCH_BITS = 40
+_LINEAGES = 1 << (64 - _EPOCH_BITS)
+
+
+def sequence_of(lineage: int, epoch: int) -> int:
+    """In the first lineage the epoch itself."""
+    if not 0 <= epoch < 1 << _EPOCH_BITS or not 0 <= lineage < _LINEAGES:
+        raise Invalid(
+            f"Epoch {epoch} of lineage {lineage} has no sequence.", code="sink.sequence", unchanged="everything"
+        )
+    return (lineage << _EPOCH_BITS) | epoch
+
+
+def epoch_of(sequence: int) -> tuple[int, int]:
+    """Lineage and epoch."""
+    return sequence >> _EPOCH_BITS, sequence & ((1 << _EPOCH_BITS) - 1)
 
 
 class IndexSink:
@@ -343,3 +360,41 @@ def _of_this_user(address: str) -> str:
 
 def _invalid(message: str, about: str, next_step: str) -> Invalid:
     return Invalid(message, code="sink.index-arguments", about=about, unchanged="everything", next_step=next_step)
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """What there is."""
+
+    rows: int = 0
+    nulls: int = 0
+    distinct: int = 0
+    longest: int = 0
+
+
+def look_at_keys(path: str, spark: SparkSession) -> Keys:
+    """Of all parquet files in a directory."""
+    from pyarrow import dataset
+
+    files = dataset.dataset(path, format="parquet")
+    rows = files.count_rows()
+    if not rows:
+        return Keys()
+    return _count_here(files, rows) if rows <= COUNTED_HERE else _count_on_spark(path, spark)
+
+
+def _count_here(files: dataset.Dataset, rows: int) -> Keys:
+    from pyarrow import compute
+
+    keys = files.to_table(columns=[KEY]).column(0)
+    longest = compute.max(compute.binary_length(keys)).as_py()
+    return Keys(rows, keys.null_count, compute.count_distinct(keys).as_py(), longest or 0)
+
+
+def _count_on_spark(path: str, spark: SparkSession) -> Keys:
+    from pyspark.sql import functions as f
+
+    per_key = spark.read.parquet(f"file://{path}").groupBy(KEY).agg(f.count("*").alias("rows"))
+    nulls = f.sum(f.when(f.col(KEY).isNull(), f.col("rows")).otherwise(0))
+    found = per_key.agg(f.sum("rows"), nulls, f.count(KEY), f.max(f.octet_length(KEY))).first()
+    assert found is not None
+    return Keys(*(int(value or 0) for value in found))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.sinks.delta.rules import refused
+from holdfast.sinks.delta.table import refused
 from holdfast.sinks.spark_write import explain
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from holdfast.sinks.delta import table as delta_schema
 from holdfast.sinks.delta.data_files import StagedFile, collect
 from holdfast.sinks.delta.log import DeltaLog, require_deltalake
 from holdfast.sinks.delta.merge import merge, refuse_ambiguous_keys
-from holdfast.sinks.delta.rules import check_table, refused
-from holdfast.sinks.delta.table import Json
+from holdfast.sinks.delta.table import Json, check_table, refused
 from holdfast.sinks.durable import disk_errors_explained, make_directories, sync, write_file
 from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing

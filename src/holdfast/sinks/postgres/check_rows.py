@@ -12,8 +12,6 @@ from psycopg.sql import SQL, Composable, Identifier
 from holdfast.errors import Unavailable
 from holdfast.sinks.postgres.compatibility import indexed, needs_trial
 from holdfast.sinks.postgres.connecting import Connection, explained, said
-from holdfast.sinks.postgres.names import DELETED
-from holdfast.sinks.postgres.place import Shape
 from holdfast.sinks.postgres.sql import (
     Staged,
     example,
@@ -24,7 +22,8 @@ from holdfast.sinks.postgres.sql import (
     repeated_key,
     survey,
 )
-from holdfast.sinks.postgres.table import Target
+from holdfast.sinks.postgres.table import DELETED, Target
+from holdfast.sinks.postgres.target import Shape
 from holdfast.sinks.sink import RowsRefused
 
 UNCHANGED = "the target; nothing of this epoch is visible"

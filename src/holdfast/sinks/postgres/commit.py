@@ -8,7 +8,7 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks.postgres import staging
+from holdfast.sinks.postgres import staging_table
 from holdfast.sinks.postgres.connecting import (
     DURABLE,
     UNLIMITED,
@@ -19,10 +19,9 @@ from holdfast.sinks.postgres.connecting import (
     said,
     translated,
 )
-from holdfast.sinks.postgres.names import COMMITS, TableName
-from holdfast.sinks.postgres.place import Place, Ticket, decode_ticket, read_ticket
 from holdfast.sinks.postgres.sql import Staged, merge
-from holdfast.sinks.postgres.table import exists, home
+from holdfast.sinks.postgres.table import COMMITS, TableName, exists, home
+from holdfast.sinks.postgres.target import Place, Ticket, decode_ticket, read_ticket
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing, check_same_delivery
 
 
@@ -53,7 +52,7 @@ def _commit_once(place: Place, ticket: Ticket, delivery: Delivery, seen: int | N
             if record(connection, ticket.target, delivery, rows=ticket.rows, mark=ticket.mark):
                 _check_not_set_back(connection, place, ticket, delivery, seen)
                 _merge(connection, ticket, delivery)
-            staging.drop(connection, ticket.staging)
+            staging_table.drop(connection, ticket.staging)
         with step("postgres.commit", delivery=delivery):
             _finish(connection, place, delivery)
 
@@ -114,7 +113,7 @@ def _check_not_set_back(
 
 
 def _merge(connection: Connection, ticket: Ticket, delivery: Delivery) -> None:
-    columns = staging.columns_of(connection, ticket.staging)
+    columns = staging_table.columns_of(connection, ticket.staging)
     if columns is None:
         raise StagedOutputGone(
             "The staging table is gone, and the epoch was not committed.",
@@ -152,7 +151,7 @@ def recover(place: Place, delivery: Delivery, keep: Descriptor | None) -> Standi
         if schema is None:
             return Standing()
         standing = _standing(connection, schema, delivery)
-        left = list(staging.leftovers(connection, schema, delivery, kept))
+        left = list(staging_table.leftovers(connection, schema, delivery, kept))
     discard(place, *left)
     return standing
 
@@ -165,7 +164,7 @@ def discard(place: Place, *tables: TableName) -> None:
         for table in tables:
             with step("postgres.drop", table=table):
                 let_go_if_silent(connection)
-                staging.drop(connection, table)
+                staging_table.drop(connection, table)
                 connection.commit()
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Invalid
-from holdfast.sinks.postgres.names import ATTEMPT, DELETED, LONGEST, TableName, quoted
-from holdfast.sinks.postgres.place import Shape
-from holdfast.sinks.postgres.table import Column, Index, Target
+from holdfast.sinks.postgres.table import ATTEMPT, DELETED, LONGEST, Column, Index, TableName, Target, quoted
+from holdfast.sinks.postgres.target import Shape
 from holdfast.sinks.postgres.types import new_column, why_not
 from holdfast.sinks.sink import RowsRefused
 

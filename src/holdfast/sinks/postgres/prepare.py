@@ -9,14 +9,13 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid
-from holdfast.sinks.postgres import staging
+from holdfast.sinks.postgres import staging_table
 from holdfast.sinks.postgres.commit import record
 from holdfast.sinks.postgres.compatibility import check_frame, check_target, new_table_columns
 from holdfast.sinks.postgres.connecting import Connection, connected, let_go_if_silent, translated
-from holdfast.sinks.postgres.names import COMMITS, TableName
-from holdfast.sinks.postgres.place import Place, Shape
 from holdfast.sinks.postgres.sql import Staged, add_mark, create_commits, create_target, merge
-from holdfast.sinks.postgres.table import Target, home, read_target
+from holdfast.sinks.postgres.table import COMMITS, TableName, Target, home, read_target
+from holdfast.sinks.postgres.target import Place, Shape
 from holdfast.sinks.sink import Delivery
 
 if TYPE_CHECKING:
@@ -115,8 +114,8 @@ def _rehearse(connection: Connection, target: Target, schema: StructType, shape:
     columns = tuple(field.name for field in schema.fields if field.name != shape.delete)
     deletes = shape.delete is not None
     with connection.transaction(force_rollback=True):
-        table = staging.create(connection, target, columns, deletes, delivery, "rehearsal")
+        table = staging_table.create(connection, target, columns, deletes, delivery, "rehearsal")
         record(connection, target.table, delivery, rows=0, mark=None)
         for statement in merge(Staged(table, target.table, columns, shape.key, deletes, [])):
             connection.execute(statement)
-        staging.drop(connection, table)
+        staging_table.drop(connection, table)

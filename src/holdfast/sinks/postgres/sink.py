@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Invalid
-from holdfast.sinks.postgres.names import check_name, parse_table
-from holdfast.sinks.postgres.place import Place, Shape
+from holdfast.sinks.postgres.table import check_name, parse_table
+from holdfast.sinks.postgres.target import Place, Shape
 from holdfast.sinks.sink import Delivery, Descriptor, Standing
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
-from holdfast.sinks.postgres.names import ATTEMPT, COMMITS, DELETED, TableName
-from holdfast.sinks.postgres.table import Target
+from holdfast.sinks.postgres.table import ATTEMPT, COMMITS, DELETED, TableName, Target
 
 Winners = list[tuple[int, int]]
 """The task attempts whose rows count, as ranges with both ends included."""

@@ -12,16 +12,15 @@ import msgspec
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.sinks.postgres import staging
+from holdfast.sinks.postgres import staging_table
 from holdfast.sinks.postgres.check_rows import UNCHANGED, check_staged
 from holdfast.sinks.postgres.commit import check_same, discard
 from holdfast.sinks.postgres.compatibility import check_frame, check_target
 from holdfast.sinks.postgres.connecting import connected, for_executors, let_go_if_silent, translated
 from holdfast.sinks.postgres.copy_task import OUTCOME, CopyTask, Refusal
-from holdfast.sinks.postgres.names import DELETED, TableName
-from holdfast.sinks.postgres.place import Place, Ticket
 from holdfast.sinks.postgres.sql import Staged, copy_into, ranges
-from holdfast.sinks.postgres.table import Target, read_target
+from holdfast.sinks.postgres.table import DELETED, TableName, Target, read_target
+from holdfast.sinks.postgres.target import Place, Ticket
 from holdfast.sinks.postgres.types import cast_for
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused
 from holdfast.sinks.spark_write import explain
@@ -49,7 +48,9 @@ def stage(place: Place, frame: DataFrame, delivery: Delivery) -> Descriptor:
         check_target(target, frame.schema, shape)
         check_same(connection, target.table, delivery, delivery.mark)  # before anything is decided and owed
         with step("postgres.create-staging", delivery=delivery):
-            table = staging.create(connection, target, columns, shape.delete is not None, delivery, uuid.uuid4().hex)
+            table = staging_table.create(
+                connection, target, columns, shape.delete is not None, delivery, uuid.uuid4().hex
+            )
             connection.commit()
         dsn = for_executors(place.dsn, connection)
     try:

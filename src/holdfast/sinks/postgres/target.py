@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.base.codec import converted
 from holdfast.errors import Invalid
-from holdfast.sinks.postgres.names import TableName, is_staged_name
+from holdfast.sinks.postgres.table import TableName, is_staged_name
 from holdfast.sinks.sink import Delivery
 
 _WHERE = ("host", "hostaddr", "port", "dbname", "service")

@@ -15,9 +15,8 @@ from psycopg.sql import SQL, Literal
 
 from holdfast.base.codec import json_decoder
 from holdfast.sinks.postgres.connecting import Connection
-from holdfast.sinks.postgres.names import ATTEMPT, DELETED, STAGED, TableName, is_staged_name, staged_name
 from holdfast.sinks.postgres.sql import create_staged, identifier
-from holdfast.sinks.postgres.table import Target
+from holdfast.sinks.postgres.table import ATTEMPT, DELETED, STAGED, TableName, Target, is_staged_name, staged_name
 from holdfast.sinks.sink import Delivery
 
 LOCK_TIMEOUT = "10s"
