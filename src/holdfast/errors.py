@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Self
 
 
@@ -103,3 +104,45 @@ class NotFound(HoldfastError):
 
     exit_code = 3
     default_code = "not-found"
+
+
+QUOTED = 300
+"""Characters of somebody else's error in a message of ours."""
+
+_PY4J = "An error occurred while calling "
+_JAVA_FRAME = re.compile(r"at [\w.$/<>]+\(.*\)$|\.\.\. \d+ more$|Caused by: ")
+_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s]*@|\b(password=)(?:'[^']*'|\S+)", re.IGNORECASE)
+
+
+def one_line(error: BaseException | str, limit: int = QUOTED, *, kind: bool = False) -> str:
+    """The line of somebody else's error that says what is wrong, fit to be quoted in a message of ours.
+
+    Of a Python traceback that is the last line, of a Java stack trace the exception, of Py4J's report the line after
+    "An error occurred while calling", otherwise the first one; the class's name if the error says nothing. `kind` puts
+    the class's name before it.
+    Guarantees: one line, at most `limit` characters and "…"; control characters escaped; no credentials of an address
+    and no `password=`. Does not guarantee that no other secret is in it: libraries that quote rows need a rule of their
+    own, as `holdfast.base.postgres` has.
+    """
+    name = "" if isinstance(error, str) else type(error).__name__
+    lines = [line for line in map(str.strip, str(error).splitlines()) if line]
+    telling = " ".join(_telling(lines).split())
+    telling = _CREDENTIALS.sub(lambda found: f"{found[1]}" if found[1] else f"{found[2]}…", telling)
+    if not telling:
+        text = name or "no message"
+    elif kind and name:
+        text = f"{name}: {telling}"
+    else:
+        text = telling
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def _telling(lines: list[str]) -> str:
+    if not lines:
+        return ""
+    if any("Traceback (most recent call last)" in line for line in lines[:3]):
+        return next((line for line in reversed(lines) if not _JAVA_FRAME.match(line)), lines[0])
+    if lines[0].startswith(_PY4J) and len(lines) > 1:
+        return lines[1].removeprefix(": ")
+    return next((line for line in lines if "Exception: " in line), lines[0]).removeprefix("Caused by: ")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 
-from holdfast.base.stopping import StopRequest
+import pytest
+
+from holdfast.base.stopping import StopRequest, stop_on_signals
 
 # Signals come faster than a wait takes, so that they hit every line of it, and each other's handlers.
 HAMMERED = """
@@ -53,3 +57,43 @@ def test_it_waits_no_longer_than_told() -> None:
     request = StopRequest()
     request.wait(0.01)
     assert not request.is_made()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_ask_for_the_end_within_the_block(number: signal.Signals) -> None:
+    request, seen = StopRequest(), []
+    before = signal.getsignal(number)
+
+    def ask(received: signal.Signals) -> None:
+        seen.append(received)
+        request.make()
+
+    with stop_on_signals(ask):
+        os.kill(os.getpid(), number)
+        request.wait(60)
+    assert request.is_made()
+    assert seen == [number]
+    assert signal.getsignal(number) is before
+
+
+def test_a_handler_may_raise_and_the_one_before_is_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with stop_on_signals(lambda _: sys.exit(143), [signal.SIGTERM]):
+        assert signal.getsignal(signal.SIGINT) is before[1]
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_another_thread_leaves_the_handlers_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    found: list[object] = []
+
+    def elsewhere() -> None:
+        with stop_on_signals(lambda _: None):
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [before]

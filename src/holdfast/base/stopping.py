@@ -1,9 +1,13 @@
-"""A wish to stop, which signal handlers may utter."""
+"""A request to stop, which signal handlers may make."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 
 class StopRequest:
@@ -30,3 +34,30 @@ class StopRequest:
         if not self._is_made:
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=seconds)
+
+
+@contextlib.contextmanager
+def stop_on_signals(
+    handle: Callable[[signal.Signals], object],
+    signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+) -> Iterator[None]:
+    """Within the block, call `handle` for these signals; afterwards the handlers from before are back.
+
+    `handle` runs between any two instructions of the main thread: it makes a `StopRequest`, or raises. Outside the main
+    thread nothing happens, since only that one gets signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(number: int, _: FrameType | None) -> None:
+        handle(signal.Signals(number))
+
+    before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+    try:
+        for number in signals:
+            before[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, signal.SIG_DFL if old is None else old)  # None: not set by Python

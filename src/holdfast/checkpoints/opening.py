@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from holdfast.base.addresses import is_local
 from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.errors import Invalid
-from holdfast.storage.objects.open import is_local, open_objects
+from holdfast.storage.objects.open import open_objects
 
 LayoutName = Literal["directory", "object"]
 

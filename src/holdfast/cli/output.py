@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from holdfast.base.addresses import without_secrets
 from holdfast.errors import HoldfastError
-from holdfast.storage.objects.open import without_secrets
 
 ENVELOPE_VERSION = 1
 Style = Literal["good", "bad", "doubtful", "faint", "strong", ""]

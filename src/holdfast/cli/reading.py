@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.base.addresses import is_local
 from holdfast.checkpoints import CheckpointStore, manifest_json, open_store
 from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.storage.objects import LocalObjects
-from holdfast.storage.objects.open import is_local
 
 LayoutName = Literal["directory", "object"]
 

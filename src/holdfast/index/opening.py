@@ -8,12 +8,12 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from holdfast.base.addresses import without_secrets
 from holdfast.errors import Invalid
 from holdfast.index.backend import Backend
 from holdfast.index.index import Index
 from holdfast.index.looking import LookedAt, not_there
 from holdfast.index.memory import MemoryBackend
-from holdfast.storage.objects.open import without_secrets
 
 
 class _Kind(NamedTuple):

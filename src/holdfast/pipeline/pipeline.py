@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.addresses import without_secrets
 from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.errors import Invalid
 from holdfast.pipeline.epoch import NamedSink, Operator
@@ -25,7 +26,6 @@ from holdfast.pipeline.supervisor import Run, Supervision, restarts_by_default
 from holdfast.pipeline.workdir.pack import Reopening, is_one_process
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sinks import Sink
-from holdfast.storage.objects.open import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.base.addresses import CLOUD_SCHEMES, without_secrets
 from holdfast.errors import Invalid
 from holdfast.projections.backend import Backend
 from holdfast.projections.looking import LookedAt
@@ -16,7 +17,6 @@ from holdfast.projections.memory import MemoryBackend
 from holdfast.projections.sqlite import SqliteBackend
 from holdfast.projections.sqlite_looking import SqliteLooker
 from holdfast.projections.store import ProjectionStore
-from holdfast.storage.objects.open import CLOUD_SCHEMES, without_secrets
 
 
 def open_projections(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.addresses import without_secrets
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
@@ -23,7 +24,6 @@ from holdfast.sinks.places import local_path
 from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing, check_same_delivery
 from holdfast.sinks.spark_write import write_rows
 from holdfast.sinks.staging import StagingArea
-from holdfast.storage.objects.open import without_secrets
 
 if TYPE_CHECKING:
     from pyarrow import dataset

@@ -8,7 +8,6 @@ import pytest
 
 from holdfast.errors import Invalid
 from holdfast.storage.objects import CloudObjects, LocalObjects, open_objects
-from holdfast.storage.objects.open import without_secrets
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,3 @@ def test_memory_is_new_unless_named() -> None:
     assert open_objects("memory://shared-name").read("a", limit=9) == b"1"
     open_objects("memory://").create("a", [b"1"])
     assert open_objects("memory://").list("") == []
-
-
-def test_secrets_are_not_shown() -> None:
-    assert without_secrets("s3://key:secret@bucket/x?token=1#f") == "s3://bucket/x"

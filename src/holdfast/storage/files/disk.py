@@ -1,16 +1,20 @@
-"""The few file-system calls that local storage is made of, each one a named step.
+"""Local disks: the only place that syncs.
 
-They are a Protocol so that a test can put a disk underneath that forgets what was never synced.
+`Disk` is the few file-system calls that the local object store is made of, each one a named step. It is a Protocol so
+that a test can put a disk underneath that forgets what was never synced. The functions below it are for directories
+that others write to as well (Spark, delta-rs, SQLite, RocksDB): none of those syncs everything that we rely on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, Protocol
 
 import msgspec
@@ -19,9 +23,16 @@ from holdfast.base.steps import step
 from holdfast.errors import Unavailable
 from holdfast.storage.files.reaper import freed_aside
 from holdfast.storage.objects.keys import is_temporary
-from holdfast.storage.objects.store import Chunks
+
+Bytes = bytes | bytearray | memoryview
+
+Chunks = Sequence[Bytes]
+"""A body in pieces, so that nobody has to join them in memory."""
 
 PIECE = 1 << 20
+SYNC_THREADS = 8
+CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP)
+"""Errors of syncing a directory that no later try will get past."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -105,11 +116,7 @@ class PosixDisk:
 
     def sync_file(self, path: str) -> None:
         with step("file.sync"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync(path)
 
     def link(self, existing: str, new: str) -> None:
         with step("file.link"):
@@ -131,11 +138,7 @@ class PosixDisk:
 
     def sync_directory(self, path: str) -> None:
         with step("directory.sync"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync(path, os.O_DIRECTORY)
 
     def open_file(self, path: str) -> BinaryIO:
         # Without blocking: a pipe in a file's place would wait for ever.
@@ -185,6 +188,93 @@ class PosixDisk:
                         next_step=f"find it with: lsof {path}",
                     ) from None
                 time.sleep(0.002)
+
+
+def sync(path: str) -> None:
+    """Make a file's content or a directory's entries durable. Raises `OSError`, as all functions here."""
+    _sync(path)
+
+
+def sync_all(paths: Iterable[str]) -> None:
+    """`sync` for many paths, several at a time: a journalling file system then does them in one go."""
+    paths = list(paths)
+    if len(paths) < 2:
+        for path in paths:
+            _sync(path)
+        return
+    with ThreadPoolExecutor(min(SYNC_THREADS, len(paths)), thread_name_prefix="holdfast-sync") as threads:
+        for _ in threads.map(_sync, paths):
+            pass
+
+
+def sync_tree(root: str) -> None:
+    """Make every file and directory below `root`, and `root` itself, durable; its own name is in its parent."""
+    sync_all(
+        [path for folder, _, names in os.walk(root) for path in (folder, *(os.path.join(folder, n) for n in names))]
+    )
+
+
+def write_file(path: str, body: Bytes, *, overwrite: bool = False) -> None:
+    """Write a file and sync its content; its name is durable once its directory is synced.
+
+    `FileExistsError` if there is one, unless it may be overwritten: then a crash can leave any part of either content.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if overwrite else os.O_EXCL)
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        _fill(descriptor, [body], send_all=False)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directories(path: str) -> None:
+    """Make a directory and those above it; each new name is durable on return. Fine if it is there.
+
+    The name of the lowest directory that was there is made durable too: the process that made it may have died before
+    it synced. Directories above are not ours: one that is closed to us, or on a file system that cannot sync it, is
+    passed over.
+    """
+    disk = PosixDisk()
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path) or "."
+    try:
+        disk.sync_directory(os.path.dirname(path) or ".")
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC:
+            raise
+    for new in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # made by another process meanwhile: still to be synced
+            disk.make_directory(new)
+        disk.sync_directory(os.path.dirname(new) or ".")
+
+
+@contextlib.contextmanager
+def disk_errors(
+    what: str, *, code: str, about: str, unchanged: str, then: str = "the same call may then be repeated"
+) -> Iterator[None]:
+    """In this block an `OSError` becomes `Unavailable`, with `what` failed, the reason and the file in its message."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise Unavailable(
+            f"{what}{': ' if what else ''}{error.strerror or error}{where}.",
+            code=code,
+            about=about,
+            unchanged=unchanged,
+            next_step=f"make room, mount it, or allow this user to write there; {then}",
+        ) from error
+
+
+def _sync(path: str, flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _fill(descriptor: int, chunks: Chunks, *, send_all: bool) -> None:

@@ -15,7 +15,7 @@ import obstore
 from obstore import exceptions as cloud_errors
 
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable, one_line
 from holdfast.storage.objects.keys import check_key, check_prefix
 from holdfast.storage.objects.retry import Unanswered, send
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
@@ -218,7 +218,7 @@ class CloudObjects:
         except HoldfastError:
             raise OutcomeUnknown(
                 f"Writing {self._shown(key)} failed and it could not be read back: it may or may not be there. "
-                f"{_first_line(failed.last)}",
+                f"{one_line(failed.last)}",
                 code="object.outcome-unknown",
                 about=self._shown(key),
                 unchanged="everything that was acknowledged before",
@@ -258,9 +258,9 @@ class CloudObjects:
                 unchanged="the store",
                 next_step="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options",
             )
-        denied = isinstance(error, _REFUSED) or "403 Forbidden" in _first_line(error)  # a listing says so in its text
+        denied = isinstance(error, _REFUSED) or "403 Forbidden" in one_line(error)  # a listing says so in its text
         return Unavailable(
-            f"Could not {'write' if writing else 'read'} {about}: {_first_line(error)}.",
+            f"Could not {'write' if writing else 'read'} {about}: {one_line(error)}.",
             code="cloud.denied" if denied else "cloud.unavailable",
             about=about,
             unchanged="everything that was acknowledged before" if writing else "the store",
@@ -280,7 +280,3 @@ def _unless_refused(change: Change, current: bytes | None) -> bytes | None:
 
 def _as_info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -15,12 +15,11 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
-from holdfast.storage.files.disk import Disk, Entry, PosixDisk
+from holdfast.storage.files.disk import CANNOT_SYNC, Disk, Entry, PosixDisk
 from holdfast.storage.objects.keys import check_key, check_prefix, is_temporary
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 PIECE = 1 << 20
-CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP)
 
 
 class LocalObjects:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
-import urllib.parse
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from obstore.store import MemoryStore, from_url
 
-from holdfast.errors import Invalid
+from holdfast.base.addresses import CLOUD_SCHEMES, is_local, local_path, scheme_of, without_secrets
+from holdfast.errors import Invalid, one_line
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects
 from holdfast.storage.objects.store import Objects
 
-CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 CLIENT_SETTINGS = ("connect_timeout", "read_timeout", "timeout", "proxy_url", "user_agent")
 ENDPOINT_SETTINGS = ("endpoint", "endpoint_url")
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # two letters at least: C:/ is a drive
 _shared_memory: dict[str, MemoryStore] = {}
 
 RETRIES_OF_READS: Any = {
@@ -29,11 +26,6 @@ RETRIES_OF_READS: Any = {
     "retry_timeout": timedelta(seconds=60),
 }
 NO_RETRIES: Any = {"max_retries": 0}  # of conditional writes: those are ours to repeat, see `attempts`
-
-
-def is_local(url: str) -> bool:
-    """True for a path or a `file:` address."""
-    return _SCHEME.match(url) is None or url[:5].lower() == "file:"
 
 
 def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Objects:
@@ -47,9 +39,8 @@ def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | No
     if "\x00" in url or not url:
         raise Invalid(f"{url!r} is not an address.", code="address.refused", about=repr(url))
     if is_local(url):
-        return LocalObjects(_local_path(url))
-    scheme, _, rest = url.partition("://")
-    scheme = scheme.lower()
+        return LocalObjects(local_path(url))
+    scheme, rest = scheme_of(url), url.partition("://")[2]
     if "://" not in url:
         raise Invalid(
             f"{url!r} looks like the address of a {url.partition(':')[0]} store, and lacks a slash.",
@@ -74,8 +65,7 @@ def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | No
 
 def _open_cloud(url: str, options: Mapping[str, str] | None) -> CloudObjects:
     shown = without_secrets(url)
-    bare = urllib.parse.urlsplit(url)
-    if not bare.netloc:
+    if not url.partition("://")[2].partition("/")[0]:
         raise Invalid(f"{url} names no bucket.", code="address.bucket", about=url, next_step="write s3://bucket/path")
     config, client = _split_options(options or {})
     try:
@@ -83,7 +73,7 @@ def _open_cloud(url: str, options: Mapping[str, str] | None) -> CloudObjects:
         writes = from_url(url, config=config, client_options=client, retry_config=NO_RETRIES)
     except Exception as error:
         raise Invalid(
-            f"{shown} could not be opened: {str(error).splitlines()[0][:300]}",
+            f"{shown} could not be opened: {one_line(error)}",
             code="address.refused",
             about=shown,
             next_step="give the missing setting in the environment, in options, or with --option",
@@ -107,27 +97,3 @@ def _split_options(options: Mapping[str, str]) -> tuple[Any, Any]:
     if endpoint.startswith("http://"):
         client["allow_http"] = True
     return config or None, client
-
-
-def _local_path(url: str) -> str:
-    if url[:5].lower() != "file:":
-        return os.path.expanduser(url)
-    parts = urllib.parse.urlsplit(url)
-    if not parts.path.startswith("/"):
-        raise Invalid(
-            f"{url} is not an absolute path.", code="address.refused", about=url, next_step="write file:///..."
-        )
-    if parts.netloc not in ("", "localhost"):
-        raise Invalid(
-            f"{url} names a host, {parts.netloc!r}; a local path has three slashes.",
-            code="address.host",
-            about=url,
-            next_step=f"write file:///{parts.netloc}{parts.path} if that is the path",
-        )
-    return urllib.parse.unquote(parts.path) or "/"
-
-
-def without_secrets(url: str) -> str:
-    """The address as it may be shown: user, password, query and fragment left out."""
-    parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

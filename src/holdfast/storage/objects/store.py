@@ -8,10 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-Bytes = bytes | bytearray | memoryview
-
-Chunks = Sequence[Bytes]
-"""A body in pieces, so that nobody has to join them in memory."""
+from holdfast.storage.files.disk import Bytes as Bytes
+from holdfast.storage.files.disk import Chunks as Chunks
 
 Change = Callable[[bytes | None], bytes | None]
 """Given the current body (None: absent), the body to put in its place, or None to leave it as it is."""
