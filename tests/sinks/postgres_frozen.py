@@ -16,7 +16,7 @@ from typing import Any
 from postgres_hands import SIMPLE, at, stage, use_hands
 
 from holdfast.errors import HoldfastError
-from holdfast.sinks.postgres import check_rows, connecting, prepare, staging_table
+from holdfast.sinks.postgres import check_rows, connection, prepare, staging_table
 from holdfast.sinks.postgres.sink import PostgresSink
 
 IDLE_TIMEOUT = "1s"
@@ -55,7 +55,7 @@ def run(dsn: str, work: str, descriptor: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    connecting.IDLE_TIMEOUT = IDLE_TIMEOUT
+    connection.IDLE_TIMEOUT = IDLE_TIMEOUT
     try:
         run(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
     except HoldfastError as error:

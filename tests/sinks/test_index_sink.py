@@ -15,7 +15,7 @@ from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.index import Index, SourceCheckpoint
 from holdfast.index.memory import MemoryBackend
-from holdfast.sinks import IndexSink, RowsRefused, Standing
+from holdfast.sinks import IndexSink, RowsRefused, SinkProgress
 from holdfast.testing.conformance.sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class TestSqlite(IndexPlace):
         self.deliver(A, delivery(7))
         self.deliver(C, delivery(1, lineage=1))
         assert self.rows() == C
-        assert self.sink.recover(delivery(1, lineage=1), None) == Standing(1, 1)
+        assert self.sink.recover(delivery(1, lineage=1), None) == SinkProgress(1, 1)
         self.deliver(A, delivery(8))  # of a driver that has slept through it
         assert self.rows() == C
 
@@ -98,7 +98,7 @@ class TestSqlite(IndexPlace):
             stop()
         again = self.open()
         again.prepare(self.frame(C).schema, delivery(0, lineage=1))
-        assert again.recover(delivery(1, lineage=1), descriptor) == Standing()
+        assert again.recover(delivery(1, lineage=1), descriptor) == SinkProgress()
         again.commit(descriptor, delivery(1, lineage=1))
         assert self.rows() == C
 

@@ -1,4 +1,4 @@
-"""Where a sink to PostgreSQL leads, and what it publishes of a staged epoch. The one that knows the password."""
+"""The table that a sink writes to, and the descriptor of an epoch that is staged for it."""
 
 from __future__ import annotations
 
@@ -7,49 +7,46 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.base.codec import converted
-from holdfast.errors import Invalid
+from holdfast.base.postgres import dsn_parts, server_name
+from holdfast.errors import Invalid, one_line
 from holdfast.sinks.postgres.table import TableName, is_staged_name
 from holdfast.sinks.sink import Delivery
 
-_WHERE = ("host", "hostaddr", "port", "dbname", "service")
+_ADDRESS_PARTS = ("host", "hostaddr", "port", "dbname", "service")
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """Which columns name a row, and which one says that the row goes."""
+class RowKey(msgspec.Struct, frozen=True):
+    """The columns that identify a row (none: rows are appended), and the boolean column that marks deletions."""
 
-    key: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     delete: str | None = None
 
 
-class Place(msgspec.Struct, frozen=True):
+class PostgresTarget(msgspec.Struct, frozen=True):
     """A table on a server. Shown without the DSN, which may hold a password."""
 
     dsn: str
     table: TableName
-    shape: Shape
+    row_key: RowKey
 
     def __repr__(self) -> str:
-        return f"Place({self.where})"
+        return f"PostgresTarget({self.where})"
 
     @property
     def where(self) -> str:
-        """The table, the database and the host, for people."""
-        from holdfast.sinks.postgres.connecting import place_of
+        """The table, the database and the host, for messages."""
+        return f"{self.table} in {server_name(self.dsn)}"
 
-        return f"{self.table} in {place_of(self.dsn)}"
-
-    def described(self) -> dict[str, Any]:
-        """What and where it is, in plain values. Only from what the sink was told: the same in every process."""
-        from holdfast.sinks.postgres.connecting import parse
-
-        parts = parse(self.dsn)
-        where = {name: str(parts[name]) for name in _WHERE if parts.get(name)}
-        key = list(self.shape.key) or None
-        return {"kind": "postgres", "table": str(self.table), "key": key, "delete": self.shape.delete, **where}
+    def describe(self) -> dict[str, Any]:
+        """`Sink.describe`: made from the arguments alone, so that every process gets the same."""
+        parts = dsn_parts(self.dsn)
+        where = {name: str(parts[name]) for name in _ADDRESS_PARTS if parts.get(name)}
+        key = list(self.row_key.columns) or None
+        return {"kind": "postgres", "table": str(self.table), "key": key, "delete": self.row_key.delete, **where}
 
 
-class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """A descriptor: what it takes to commit an epoch as it was staged, whatever the sink is told by then."""
+class PostgresDescriptor(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything needed to commit an epoch as it was staged, even if the sink's arguments have changed since."""
 
     kind: Literal["postgres"] = "postgres"
     owner: str
@@ -63,7 +60,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     winners: list[tuple[int, int]]
     rows: int
     mark: str | None = None
-    """The delivery's, which is known only when staging."""
+    """`Delivery.mark`, which can be computed only while staging."""
 
     @property
     def target(self) -> TableName:
@@ -74,31 +71,31 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
         return TableName(self.schema, self.staged)
 
 
-def read_ticket(place: Place, descriptor: dict[str, Any], delivery: Delivery) -> Ticket:
-    """The descriptor of this delivery. `Invalid` for any other, and if its rows were staged for another table."""
-    ticket = decode_ticket(place, descriptor)
-    if (ticket.owner, ticket.lineage, ticket.epoch) != (delivery.owner, delivery.lineage, delivery.epoch):
+def read_descriptor(target: PostgresTarget, descriptor: dict[str, Any], delivery: Delivery) -> PostgresDescriptor:
+    """Decode the descriptor of this delivery. `Invalid` if it is another's, or was staged for another table."""
+    found = decode_descriptor(target, descriptor)
+    if (found.owner, found.lineage, found.epoch) != (delivery.owner, delivery.lineage, delivery.epoch):
         raise Invalid(
-            f"The descriptor is for epoch {ticket.epoch} of lineage {ticket.lineage} of {ticket.owner}.",
+            f"The descriptor is for epoch {found.epoch} of lineage {found.lineage} of {found.owner}.",
             about=str(delivery),
             unchanged="the target, and the staged rows",
         )
-    return ticket
+    return found
 
 
-def decode_ticket(place: Place, descriptor: dict[str, Any]) -> Ticket:
-    """The descriptor, checked: that it names a staging table and nothing else, and that it was made for this target."""
+def decode_descriptor(target: PostgresTarget, descriptor: dict[str, Any]) -> PostgresDescriptor:
+    """Decode a descriptor. `Invalid` unless it names a staging table, and was made for this target."""
     try:
-        ticket = converted(descriptor, Ticket)
+        found = converted(descriptor, PostgresDescriptor)
     except msgspec.ValidationError as error:
-        raise Invalid(f"This is no descriptor of a PostgreSQL sink: {error}.", about=place.where) from None
-    if not is_staged_name(ticket.staged):
-        raise Invalid(f"The descriptor names {ticket.staged!r}, which is no staging table.", about=place.where)
-    if ticket.table != place.table.name or place.table.schema not in {None, ticket.schema}:
+        raise Invalid(f"This is no descriptor of a PostgreSQL sink: {one_line(error)}.", about=target.where) from None
+    if not is_staged_name(found.staged):
+        raise Invalid(f"The descriptor names {found.staged!r}, which is no staging table.", about=target.where)
+    if found.table != target.table.name or target.table.schema not in {None, found.schema}:
         raise Invalid(
-            f"The rows were staged for {ticket.target}, but the sink now writes to {place.table}.",
-            about=f"epoch {ticket.epoch} of {ticket.owner}",
+            f"The rows were staged for {found.target}, but the sink now writes to {target.table}.",
+            about=f"epoch {found.epoch} of {found.owner}",
             unchanged="both tables, and the staged rows",
-            next_step=f"start once more with {ticket.target}, so that this epoch is finished; then change the table",
+            next_step=f"start once more with {found.target}, so that this epoch is finished; then change the table",
         )
-    return ticket
+    return found
