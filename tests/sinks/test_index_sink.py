@@ -59,6 +59,15 @@ class TestSqlite(IndexPlace):
         with holdfast.open_index(self.url) as index:
             assert index.checkpoints.read_checkpoint("orders") == SourceCheckpoint(2, b'{"logOffset":2}')
 
+    def test_a_source_that_the_pipeline_no_longer_has_is_not_compared(self) -> None:
+        """Its checkpoint stays in the index, with the epoch that it was last part of."""
+        self.deliver(A, delivery(1))
+        fewer = msgspec.structs.replace(delivery(2), positions={"orders": "2"})
+        descriptor = self.stage(B, fewer)
+        self.sink.commit(descriptor, fewer)
+        self.open().commit(descriptor, fewer)
+        assert self.rows() == A + B
+
     def test_a_row_replaces_the_one_with_its_key(self) -> None:
         self.deliver(A, delivery(1))
         self.deliver([(2, "another"), (7, "seven")], delivery(2))

@@ -230,8 +230,13 @@ class IndexSink:
                 index.checkpoints.stage_checkpoint(source, sequence, None if position is None else position.encode())
 
     def _check_same(self, index: Index, descriptor: Descriptor, delivery: Delivery) -> None:
-        """`Corrupt` if the committed epoch has other source positions. An index does not record the query."""
-        there = {source: found.source_position for source, found in index.checkpoints.read_all_checkpoints().items()}
+        """`Corrupt` if the committed epoch has other source positions. An index does not record the query.
+
+        Sources that were no part of the epoch do not count: the pipeline may have dropped them.
+        """
+        sequence = sequence_of(delivery.lineage, delivery.epoch)
+        stored = index.checkpoints.read_all_checkpoints().items()
+        there = {source: known.source_position for source, known in stored if known.sequence == sequence}
         found = {source: None if position is None else position.decode() for source, position in there.items()}
         marks = [msgspec.structs.replace(delivery, positions=one).mark for one in (descriptor["positions"], found)]
         check_same_delivery(delivery, mine=marks[0], found=marks[1], where=self.address)
