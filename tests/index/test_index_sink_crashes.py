@@ -14,7 +14,7 @@ from index_places import PLACES
 
 import holdfast
 from holdfast.index import SourceCheckpoint
-from holdfast.sinks import IndexSink, Standing
+from holdfast.sinks import IndexSink, SinkProgress
 from holdfast.testing.conformance.sinks import A, B, C, Row, SinkUnderTest, delivery
 from holdfast.testing.faults.crash import CrashRing
 
@@ -108,9 +108,9 @@ def test_killed_at_every_step_of_a_commit(
             assert (
                 standing
                 == {
-                    "ONE": Standing(1 if lineage == 0 else None, 0),
-                    "EMPTIED": Standing(),
-                    "AFTER": Standing(epoch, lineage),
+                    "ONE": SinkProgress(1 if lineage == 0 else None, 0),
+                    "EMPTIED": SinkProgress(),
+                    "AFTER": SinkProgress(epoch, lineage),
                 }["AFTER" if found == after else "EMPTIED" if found == EMPTIED else "ONE"]
             )
             next_driver.commit(descriptor, delivery(epoch, lineage=lineage, generation=2))

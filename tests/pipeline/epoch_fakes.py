@@ -12,7 +12,7 @@ from holdfast.pipeline.definition import NamedSink
 from holdfast.pipeline.epoch import EpochCoordinator
 from holdfast.pipeline.epoch_manifest import EpochFacts
 from holdfast.pipeline.workdir.snapshot import Snapshot
-from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
+from holdfast.sinks import Delivery, Descriptor, SinkProgress, StagedOutputGone
 from holdfast.storage.objects import ObjectStore, open_objects
 from holdfast.storage.objects.store import Chunks
 
@@ -76,14 +76,14 @@ class MemorySink:
         self._note("rollback", delivery)
         self.staged.pop(descriptor["place"], None)
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
         kept = keep["place"] if keep else None
         self.staged = {
             place: held for place, held in self.staged.items() if place == kept or held[1] >= delivery.generation
         }
         epochs = [epoch for lineage, epoch in self.visible if lineage == delivery.lineage]
         lineages = [lineage for lineage, _ in self.visible]
-        return Standing(max(epochs, default=None), max(lineages, default=None))
+        return SinkProgress(max(epochs, default=None), max(lineages, default=None))
 
     def _note(self, what: str, delivery: Delivery) -> None:
         self._history.append((what, self.name, str(delivery.epoch)))

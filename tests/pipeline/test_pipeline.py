@@ -17,7 +17,7 @@ import holdfast
 from holdfast.checkpoints import manifest_json
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Invalid, Unavailable
 from holdfast.pipeline.workdir.fence import fence_workdir
-from holdfast.sinks import Delivery, Descriptor, RowsRefused, Standing
+from holdfast.sinks import Delivery, Descriptor, RowsRefused, SinkProgress
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.function import FunctionSink
 from holdfast.spark import EpochReport, Pipeline, watch
@@ -98,8 +98,8 @@ class RefusingSink:
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         self.history.append(f"rollback {delivery.epoch}")
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
-        return Standing(is_known=False)
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
+        return SinkProgress(is_known=False)
 
 
 class TestDelivery:

@@ -17,7 +17,7 @@ from holdfast.pipeline.recovery_plan import RecoveryPlan, WorkdirState
 from holdfast.pipeline.reference_table import pin_table
 from holdfast.pipeline.workdir.owner import OWNER_FILE
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
-from holdfast.sinks import Delivery, Descriptor, StagedOutputGone, Standing
+from holdfast.sinks import Delivery, Descriptor, SinkProgress, StagedOutputGone
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
 from workdir_files import OWNER, QUERY_ID, HandMade, HdfsState
@@ -146,9 +146,9 @@ class AskedSink:
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         raise AssertionError("nothing that was decided is rolled back")
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
         self.calls.append(("recover", keep, delivery))
-        return Standing(delivery.epoch, delivery.lineage)
+        return SinkProgress(delivery.epoch, delivery.lineage)
 
 
 def sinks_with(**problems: Exception | None) -> tuple[dict[str, AskedSink], dict[str, NamedSink]]:
@@ -167,7 +167,7 @@ DECIDED = manifest(
 def test_sinks_are_asked_to_keep_what_is_owed() -> None:
     asked, named = sinks_with(a=None, b=None, c=None, new=None)
     standings = recover_sinks(named, DECIDED, "shop", 5)
-    assert standings == dict.fromkeys(named, Standing(7, 2))
+    assert standings == dict.fromkeys(named, SinkProgress(7, 2))
     kept = {name: sink.calls[0][1] for name, sink in asked.items()}
     assert kept == {"a": None, "b": {"place": "b"}, "c": {"place": "c"}, "new": None}
     assert asked["b"].calls[0][2] == Delivery("shop", "b", 2, 7, 5)

@@ -20,7 +20,7 @@ from holdfast.pipeline.recovery_plan import (
     check_start,
     plan_recovery,
 )
-from holdfast.sinks import Standing
+from holdfast.sinks import SinkProgress
 from holdfast.testing.conformance.checkpoints.subject import manifest
 
 PENDING, COMMITTED, FAILED = SinkCommitStatus.pending(), SinkCommitStatus.committed(), SinkCommitStatus.failed("full")
@@ -52,7 +52,7 @@ def workdir(planned: int, committed: int, **fields: Any) -> WorkdirState:
 
 
 def plan(
-    newest: CheckpointManifest | None, seen: WorkdirState, wanted: PipelineSpec = WANTED, **sinks: Standing
+    newest: CheckpointManifest | None, seen: WorkdirState, wanted: PipelineSpec = WANTED, **sinks: SinkProgress
 ) -> RecoveryPlan:
     return plan_recovery(Observation(STORE, newest, seen, [], sinks), wanted)
 
@@ -81,7 +81,7 @@ def test_a_start_that_never_decided_anything(seen: WorkdirState) -> None:
 
 
 def test_sinks_without_deliveries_are_fine_at_the_beginning() -> None:
-    assert plan(None, EMPTY, lake=Standing(), pg=Standing(committed=0, lineage=0)).workdir == "begin"
+    assert plan(None, EMPTY, lake=SinkProgress(), pg=SinkProgress(committed=0, lineage=0)).workdir == "begin"
 
 
 # The workdir, held against epoch 6, batch 5
@@ -150,7 +150,7 @@ def test_skipped_checkpoints_are_shown() -> None:
 
 @pytest.mark.parametrize(("planned", "committed"), [(8, 8), (9, 8), (6, 6)])
 def test_adopted(planned: int, committed: int) -> None:
-    both = {name: Standing(committed + 1, 0) for name in ("lake", "pg")}
+    both = {name: SinkProgress(committed + 1, 0) for name in ("lake", "pg")}
     found = plan(checkpoint(), workdir(planned, committed), **both)
     assert found == RecoveryPlan(0, "adopt", f"it is at batch {committed}", 20, committed + 1)
     lines = list(found.words())
@@ -162,7 +162,7 @@ def test_adopted(planned: int, committed: int) -> None:
 def test_a_workdir_that_is_ahead_with_a_gap_is_not_adopted(planned: int, committed: int) -> None:
     """Spark would not go on after `committed`, whatever the plan says."""
     try:
-        found = plan(checkpoint(), workdir(planned, committed), lake=Standing(), pg=Standing())
+        found = plan(checkpoint(), workdir(planned, committed), lake=SinkProgress(), pg=SinkProgress())
     except HoldfastError:
         return
     assert found.workdir != "adopt"
@@ -170,14 +170,14 @@ def test_a_workdir_that_is_ahead_with_a_gap_is_not_adopted(planned: int, committ
 
 def test_adopted_sinks_may_have_what_spark_has_done_and_planned() -> None:
     for planned, allowed in ((8, 9), (9, 10)):
-        assert plan(checkpoint(), workdir(planned, 8), lake=Standing(allowed, 0)).workdir == "adopt"
+        assert plan(checkpoint(), workdir(planned, 8), lake=SinkProgress(allowed, 0)).workdir == "adopt"
         with pytest.raises(Corrupt, match="'lake'"):
-            plan(checkpoint(), workdir(planned, 8), lake=Standing(allowed + 1, 0))
+            plan(checkpoint(), workdir(planned, 8), lake=SinkProgress(allowed + 1, 0))
 
 
 def test_operators_cannot_be_adopted() -> None:
     with pytest.raises(Corrupt) as refused:
-        plan(checkpoint(), workdir(8, 8), wanted(operators=frozenset({"dedup", "count"})), lake=Standing(9, 0))
+        plan(checkpoint(), workdir(8, 8), wanted(operators=frozenset({"dedup", "count"})), lake=SinkProgress(9, 0))
     assert refused.value.code == "recovery.operators-lost"
     assert "checkpoint that can be trusted is 20, epoch 6" in refused.value.message
     assert "3 epochs further" in refused.value.message
@@ -187,7 +187,7 @@ def test_operators_cannot_be_adopted() -> None:
 
 def test_what_is_ahead_and_damaged_does_not_repeat_what_sinks_have() -> None:
     with pytest.raises(Corrupt) as refused:
-        plan(checkpoint(), workdir(9, 8, problem="torn"), pg=Standing(9, 0))
+        plan(checkpoint(), workdir(9, 8, problem="torn"), pg=SinkProgress(9, 0))
     assert refused.value.code == "sink.ahead"
 
 
@@ -235,21 +235,21 @@ def test_a_sink_that_owes_cannot_be_dropped(on_change: str) -> None:
 def test_sinks_may_not_be_ahead(
     newest: CheckpointManifest | None, seen: WorkdirState, lineage: int, allowed: int
 ) -> None:
-    plan(newest, seen, pg=Standing(allowed, lineage), lake=Standing(is_known=False))
+    plan(newest, seen, pg=SinkProgress(allowed, lineage), lake=SinkProgress(is_known=False))
     with pytest.raises(Corrupt) as refused:
-        plan(newest, seen, pg=Standing(allowed + 1, lineage))
+        plan(newest, seen, pg=SinkProgress(allowed + 1, lineage))
     assert (refused.value.code, refused.value.about) == ("sink.ahead", "sink 'pg'")
     assert f"epoch {allowed + 1}" in refused.value.message
     assert STORE in refused.value.message
     with pytest.raises(Corrupt) as refused:
-        plan(newest, seen, pg=Standing(None, lineage + 1))
+        plan(newest, seen, pg=SinkProgress(None, lineage + 1))
     assert f"lineage {lineage + 1}" in refused.value.message
     assert f"at lineage {lineage}" in refused.value.message
 
 
-@pytest.mark.parametrize(("standing", "knows"), [(Standing(4, 0), "epoch 4 only"), (Standing(), "no epoch")])
-def test_a_sink_that_was_set_back_stops_the_start(standing: Standing, knows: str) -> None:
-    sinks = {"lake": standing, "pg": Standing(6, 0)}
+@pytest.mark.parametrize(("standing", "knows"), [(SinkProgress(4, 0), "epoch 4 only"), (SinkProgress(), "no epoch")])
+def test_a_sink_that_was_set_back_stops_the_start(standing: SinkProgress, knows: str) -> None:
+    sinks = {"lake": standing, "pg": SinkProgress(6, 0)}
     with pytest.raises(Corrupt) as refused:
         plan(checkpoint(), workdir(5, 5), **sinks)
     assert refused.value.code == "sink.set-back"
@@ -262,20 +262,20 @@ def test_a_sink_that_was_set_back_stops_the_start(standing: Standing, knows: str
 
 
 def test_a_sink_that_cannot_tell_is_believed() -> None:
-    assert plan(checkpoint(), workdir(5, 5), lake=Standing(is_known=False)).notes == ()
+    assert plan(checkpoint(), workdir(5, 5), lake=SinkProgress(is_known=False)).notes == ()
 
 
 def test_a_workdir_that_is_ahead_of_the_sinks_is_not_adopted() -> None:
     """Store and sinks were restored from a copy together, and the workdir was forgotten: its epochs are nowhere."""
-    at_six = {"lake": Standing(6, 0), "pg": Standing(6, 0)}
+    at_six = {"lake": SinkProgress(6, 0), "pg": SinkProgress(6, 0)}
     assert plan(checkpoint(), workdir(8, 8), **at_six).workdir == "rebuild"
-    assert plan(checkpoint(), workdir(8, 8), lake=Standing(is_known=False)).workdir == "rebuild"
+    assert plan(checkpoint(), workdir(8, 8), lake=SinkProgress(is_known=False)).workdir == "rebuild"
     with pytest.raises(Corrupt, match="'lake' has epoch 9"):
-        plan(checkpoint(), workdir(8, 8), lake=Standing(9, 0), pg=Standing(6, 0))
+        plan(checkpoint(), workdir(8, 8), lake=SinkProgress(9, 0), pg=SinkProgress(6, 0))
 
 
 def test_a_suspicion_rebuilds_only_where_nothing_is_lost_by_it() -> None:
-    at_six, at_seven = ({"lake": Standing(epoch, 0)} for epoch in (6, 7))
+    at_six, at_seven = ({"lake": SinkProgress(epoch, 0)} for epoch in (6, 7))
     assert plan(checkpoint(), workdir(6, 5, suspect_reason="it said so"), **at_six).workdir == "rebuild"
     assert plan(checkpoint(), workdir(6, 5, suspect_reason="it said so"), **at_seven).workdir == "keep"
 
@@ -410,7 +410,7 @@ def test_before_the_claim_only_what_does_not_move_is_asked() -> None:
 
 def test_a_reset_is_beyond_every_lineage_that_sinks_know() -> None:
     changed = wanted(on_change="reset", pipeline_hash=78)
-    assert plan(checkpoint(lineage=2), workdir(5, 5), changed, lake=Standing(9, 7), pg=Standing()).lineage == 8
+    assert plan(checkpoint(lineage=2), workdir(5, 5), changed, lake=SinkProgress(9, 7), pg=SinkProgress()).lineage == 8
 
 
 def test_a_reset_finishes_what_was_decided() -> None:
@@ -432,7 +432,7 @@ def test_no_hash_on_record_is_a_change() -> None:
 
 # Whatever is observed
 
-STANDINGS = st.builds(Standing, st.none() | st.integers(0, 9), st.none() | st.integers(0, 3))
+STANDINGS = st.builds(SinkProgress, st.none() | st.integers(0, 9), st.none() | st.integers(0, 3))
 STATUSES = st.sampled_from([PENDING, COMMITTED, FAILED])
 
 
@@ -448,7 +448,7 @@ def test_a_plan_never_repeats_what_a_sink_would_skip(
     newest: tuple[int, int, Any, Any] | None,
     logs: tuple[int, int],
     look: tuple[bool, str | None, str | None],
-    sinks: dict[str, Standing],
+    sinks: dict[str, SinkProgress],
     on_change: Any,
     pipeline_hash: int,
 ) -> None:
@@ -486,8 +486,8 @@ def test_an_epoch_that_one_sink_has_and_no_manifest_is_not_run_again_by_chance()
     """Its manifest was damaged after a crash between two commits: the other sink would get other rows."""
     seen, one, both = (
         workdir(6, 5),
-        {"lake": Standing(7, 0), "pg": Standing(6, 0)},
-        {"lake": Standing(7, 0), "pg": Standing(7, 0)},
+        {"lake": SinkProgress(7, 0), "pg": SinkProgress(6, 0)},
+        {"lake": SinkProgress(7, 0), "pg": SinkProgress(7, 0)},
     )
     by_chance = wanted(is_deterministic=False)
     with pytest.raises(Corrupt, match="other rows each time"):
@@ -499,8 +499,8 @@ def test_an_epoch_that_one_sink_has_and_no_manifest_is_not_run_again_by_chance()
 def test_nor_is_one_that_follows_what_the_workdir_is_ahead_with() -> None:
     seen, one, both = (
         workdir(8, 7),
-        {"lake": Standing(9, 0), "pg": Standing(8, 0)},
-        {"lake": Standing(9, 0), "pg": Standing(9, 0)},
+        {"lake": SinkProgress(9, 0), "pg": SinkProgress(8, 0)},
+        {"lake": SinkProgress(9, 0), "pg": SinkProgress(9, 0)},
     )
     by_chance = wanted(is_deterministic=False)
     with pytest.raises(Corrupt, match="'lake' has epoch 9 and others do not"):

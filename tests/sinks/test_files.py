@@ -12,7 +12,7 @@ from sink_places import DiskRequests, committing, elsewhere, everything_below, r
 
 from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.sinks.files import FileSink
-from holdfast.sinks.sink import RowsRefused, Standing
+from holdfast.sinks.sink import RowsRefused, SinkProgress
 from holdfast.testing.conformance.sinks import COLUMNS, A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ class TestParquet(ExactlyOnceConformance):
         assert self.sink
         for name in ("epoch=000001", "epoch=000009", "epoch=8-000009"):
             (self.root / name).mkdir()
-        assert self.sink.recover(delivery(0), None) == Standing()
+        assert self.sink.recover(delivery(0), None) == SinkProgress()
         self.deliver(A, delivery(1))
         assert self.rows() == A
-        assert self.sink.recover(delivery(1), None) == Standing(committed=1, lineage=0)
+        assert self.sink.recover(delivery(1), None) == SinkProgress(committed=1, lineage=0)
 
     def test_epoch_without_rows_is_never_taken_for_an_empty_directory(self) -> None:
         """A rename onto it would succeed, and a late driver's rows would show."""
@@ -222,7 +222,7 @@ class TestParquet(ExactlyOnceConformance):
         self.deliver(A, delivery(1))
         self.stage(B, delivery(2))
         assert rows_in_files(self.root) == A
-        assert FileSink(self.root.as_uri()).recover(delivery(1), None) == Standing(committed=1, lineage=0)
+        assert FileSink(self.root.as_uri()).recover(delivery(1), None) == SinkProgress(committed=1, lineage=0)
 
     def test_long_names_with_every_character(self) -> None:
         to = delivery(1, pipeline="ä/..\\%~ " * 40, sink="../" * 40)
@@ -241,7 +241,7 @@ def test_formats(spark: SparkSession, tmp_path: Path, format: str) -> None:
     for epoch, rows in ((1, []), (2, A), (3, [])):
         to = delivery(epoch)
         sink.commit(sink.stage(spark.createDataFrame(rows, COLUMNS), to), to)
-    assert sink.recover(delivery(3), None) == Standing(committed=3, lineage=0)
+    assert sink.recover(delivery(3), None) == SinkProgress(committed=3, lineage=0)
     reader = spark.read.format(format)
     if format in ("json", "csv"):  # they hold no schema of their own
         reader = reader.schema(schema)
@@ -281,8 +281,8 @@ def test_option_that_spark_does_not_take(spark: SparkSession, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"path": "s3://me:hunter2@bucket/x?token=t"}, "mounted"),
-        ({"path": "hdfs:///x"}, "mounted"),
+        ({"path": "s3://me:hunter2@bucket/x?token=t"}, "not a local path"),
+        ({"path": "hdfs:///x"}, "not a local path"),
         ({"path": "file://host/x"}, "three slashes"),
         ({"path": ""}, "directory"),
         ({"path": "/x", "format": "avro"}, "parquet"),

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import Invalid
 from holdfast.sinks.function import FunctionSink
-from holdfast.sinks.sink import StagedOutputGone, Standing
+from holdfast.sinks.sink import SinkProgress, StagedOutputGone
 from holdfast.testing.conformance.sinks import A, B, Row, SinkAbilities, SinkConformance, delivery
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class TestFunction(SinkConformance):
 
     def test_it_does_not_promise_exactly_once(self) -> None:
         assert self.sink.guarantee == "at-least-once"
-        assert self.sink.recover(delivery(1), {}) == Standing(is_known=False)
+        assert self.sink.recover(delivery(1), {}) == SinkProgress(is_known=False)
 
     def test_after_a_restart_it_is_staged_again(self) -> None:
         descriptor = self.stage(A, delivery(1))

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Invalid
 from holdfast.index.rows import KEY, VALUE, decoded, encoded, key_bytes, problems
-from holdfast.sinks.index_sequences import epoch_of, sequence_of
+from holdfast.sinks.index import epoch_of, sequence_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

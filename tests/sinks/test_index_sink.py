@@ -15,7 +15,7 @@ from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.index import Index, SourceCheckpoint
 from holdfast.index.records import SCHEMA
-from holdfast.sinks import IndexSink, RowsRefused, Standing
+from holdfast.sinks import IndexSink, RowsRefused, SinkProgress
 from holdfast.storage.kv.memory import MemoryStore
 from holdfast.testing.conformance.sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
@@ -60,6 +60,15 @@ class TestSqlite(IndexPlace):
         with holdfast.open_index(self.url) as index:
             assert index.checkpoints.read_checkpoint("orders") == SourceCheckpoint(2, b'{"logOffset":2}')
 
+    def test_a_source_that_the_pipeline_no_longer_has_is_not_compared(self) -> None:
+        """Its checkpoint stays in the index, with the epoch that it was last part of."""
+        self.deliver(A, delivery(1))
+        fewer = msgspec.structs.replace(delivery(2), positions={"orders": "2"})
+        descriptor = self.stage(B, fewer)
+        self.sink.commit(descriptor, fewer)
+        self.open().commit(descriptor, fewer)
+        assert self.rows() == A + B
+
     def test_a_row_replaces_the_one_with_its_key(self) -> None:
         self.deliver(A, delivery(1))
         self.deliver([(2, "another"), (7, "seven")], delivery(2))
@@ -79,7 +88,7 @@ class TestSqlite(IndexPlace):
         self.deliver(A, delivery(7))
         self.deliver(C, delivery(1, lineage=1))
         assert self.rows() == C
-        assert self.sink.recover(delivery(1, lineage=1), None) == Standing(1, 1)
+        assert self.sink.recover(delivery(1, lineage=1), None) == SinkProgress(1, 1)
         self.deliver(A, delivery(8))  # of a driver that has slept through it
         assert self.rows() == C
 
@@ -99,7 +108,7 @@ class TestSqlite(IndexPlace):
             stop()
         again = self.open()
         again.prepare(self.frame(C).schema, delivery(0, lineage=1))
-        assert again.recover(delivery(1, lineage=1), descriptor) == Standing()
+        assert again.recover(delivery(1, lineage=1), descriptor) == SinkProgress()
         again.commit(descriptor, delivery(1, lineage=1))
         assert self.rows() == C
 

@@ -12,7 +12,7 @@ from sink_places import rows_in_files, rows_in_table, staged_in
 from sink_works import sink_of
 
 from holdfast.errors import Corrupt
-from holdfast.sinks.sink import StagedOutputGone, Standing
+from holdfast.sinks.sink import SinkProgress, StagedOutputGone
 from holdfast.testing.conformance.sinks import A, B, Row, SinkUnderTest, delivery
 from holdfast.testing.faults.crash import CrashRing, KilledRun
 
@@ -95,7 +95,7 @@ def test_rollback(staged: Staged) -> None:
         assert staged.rows_at(root) == A
         after = sink_of(staged.kind, str(root))
         after.rollback(staged.descriptor, delivery(2, generation=2))
-        assert after.recover(delivery(1, generation=2), None) == Standing(committed=1, lineage=0)
+        assert after.recover(delivery(1, generation=2), None) == SinkProgress(committed=1, lineage=0)
         assert staged.staged_at(root) == []
         with pytest.raises(StagedOutputGone):
             after.commit(staged.descriptor, delivery(2, generation=2))
@@ -108,7 +108,7 @@ def test_recover(staged: Staged, kept: bool) -> None:
     for root, _ in killed_everywhere(staged, "recover", descriptor=keep, generation=2):
         assert staged.rows_at(root) == A
         after = sink_of(staged.kind, str(root))
-        assert after.recover(delivery(2, generation=3), keep) == Standing(committed=1, lineage=0)
+        assert after.recover(delivery(2, generation=3), keep) == SinkProgress(committed=1, lineage=0)
         assert len(staged.staged_at(root)) == kept
         if kept:
             after.commit(staged.descriptor, delivery(2, generation=3))

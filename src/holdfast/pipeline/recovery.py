@@ -16,7 +16,7 @@ from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.restore import compare, restore
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
 from holdfast.pipeline.workdir.workdir import Workdir, is_own_name
-from holdfast.sinks import Delivery, Standing
+from holdfast.sinks import Delivery, SinkProgress
 
 
 def newest_checkpoint(store: CheckpointStore) -> tuple[CheckpointManifest | None, list[tuple[int, str]]]:
@@ -111,7 +111,7 @@ def recover_sinks(
     pipeline: str,
     generation: int,
     doubtful: CheckpointManifest | None = None,
-) -> dict[str, Standing]:
+) -> dict[str, SinkProgress]:
     """Ask every sink for its progress; each removes what earlier drivers staged and nobody will commit.
 
     Output staged for `doubtful`, a damaged checkpoint, is kept: somebody may repair that checkpoint first.

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.sinks.sink import Standing
+from holdfast.sinks.sink import SinkProgress
 
 OnChange = Literal["fail", "accept", "reset"]
 WorkdirAction = Literal["keep", "rebuild", "begin", "adopt"]
@@ -65,7 +65,7 @@ class Observation(msgspec.Struct, frozen=True):
     workdir: WorkdirState
     skipped: list[tuple[int, str]] = []
     """Newer checkpoints that cannot be trusted, and why."""
-    sinks: dict[str, Standing] = {}
+    sinks: dict[str, SinkProgress] = {}
     """What the sinks themselves know."""
     held: dict[str, BatchObject] = {}
     """The files of the workdir that the newest checkpoint holds as they are, each with its batch object."""
@@ -324,7 +324,7 @@ def _check_adoptable(seen: Observation, newest: CheckpointManifest, spec: Pipeli
         )
 
 
-def _check_sinks(sinks: Mapping[str, Standing], store: str, lineage: int, allowed: int) -> None:
+def _check_sinks(sinks: Mapping[str, SinkProgress], store: str, lineage: int, allowed: int) -> None:
     """A sink with epochs that no checkpoint knows would skip other rows that come under the same number."""
     for name, standing in sorted(sinks.items()):
         if standing.lineage is not None and standing.lineage > lineage:
@@ -342,16 +342,16 @@ def _check_sinks(sinks: Mapping[str, Standing], store: str, lineage: int, allowe
         )
 
 
-def _have_all(sinks: Mapping[str, Standing], epoch: int, *, explained: bool) -> bool:
+def _have_all(sinks: Mapping[str, SinkProgress], epoch: int, *, explained: bool) -> bool:
     """Whether every sink has what the workdir has behind it; if none can tell, damaged checkpoints must explain it."""
     return all((standing.committed or 0) >= epoch for standing in sinks.values()) and (bool(sinks) or explained)
 
 
-def _any_ahead(sinks: Mapping[str, Standing], epoch: int) -> bool:
+def _any_ahead(sinks: Mapping[str, SinkProgress], epoch: int) -> bool:
     return any((standing.committed or 0) > epoch for standing in sinks.values())
 
 
-def _check_agreement(sinks: Mapping[str, Standing], delivered: int) -> None:
+def _check_agreement(sinks: Mapping[str, SinkProgress], delivered: int) -> None:
     """An epoch that some sinks have and no manifest vouches for is run again: with other rows for the other sinks."""
     ahead = sorted(name for name, standing in sinks.items() if (standing.committed or 0) > delivered)
     if ahead and len(ahead) < len(sinks):
@@ -365,7 +365,7 @@ def _check_agreement(sinks: Mapping[str, Standing], delivered: int) -> None:
         )
 
 
-def _set_back(sinks: Mapping[str, Standing], newest: CheckpointManifest, spec: PipelineSpec) -> list[str]:
+def _set_back(sinks: Mapping[str, SinkProgress], newest: CheckpointManifest, spec: PipelineSpec) -> list[str]:
     """A sink that has lost epochs: not mounted, dropped, restored from a copy. Going on would hide that."""
     found = []
     for name, standing in sorted(sinks.items()):

@@ -1,8 +1,7 @@
-"""Epochs as directories of files: `<path>/epoch=000017/part-*`, each published by one rename."""
+"""`FileSink`: an epoch is a directory of files, `<path>/epoch=000017/part-*`, published by one rename."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -11,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.addresses import local_path
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
-from holdfast.errors import Invalid
-from holdfast.sinks.durable import disk_errors_explained, sync, write_file
-from holdfast.sinks.owner_file import Owner, claim, is_owned, require_owner
-from holdfast.sinks.places import local_path
+from holdfast.errors import Invalid, one_line
+from holdfast.sinks.owner_file import DirectoryOwner, claim, is_owned, require_owner
 from holdfast.sinks.sink import (
+    EXACTLY_ONCE,
     Delivery,
     Descriptor,
     RowsRefused,
-    StagedOutputGone,
-    Standing,
+    SinkProgress,
     check_same_delivery,
 )
-from holdfast.sinks.spark_write import essence, write_rows
-from holdfast.sinks.staging import StagingArea
+from holdfast.sinks.spark_write import write_rows
+from holdfast.sinks.staging import StagingArea, sink_disk_errors
+from holdfast.storage.files.disk import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,23 +41,23 @@ ALREADY_THERE = (errno.ENOTEMPTY, errno.EEXIST)
 class FileSink:
     """Files in a local or mounted directory, in any of Spark's formats parquet, json, csv and orc.
 
-    Each epoch is one directory, `<path>/epoch=000017`, or `epoch=<lineage>-000017` after a rewind. Spark, pyarrow and
-    others read the whole path as one table, with the epoch as a column. What begins with `_` is ours and no reader
-    shows it, also `_epoch` in each directory, which tells what the epoch was read from; a glob such as `**/*.parquet`
-    would show what is staged, so read the directory, or `epoch=*/part-*`.
+    Each epoch is one directory, `<path>/epoch=000017`, or `epoch=<lineage>-000017` after a reset. Spark, pyarrow and
+    others read the whole path as one table with the epoch as a column. Names that begin with `_` are Holdfast's, and
+    readers skip them, also the file `_epoch` in each directory, which holds the source positions of the epoch. A glob
+    such as `**/*.parquet` would include staged files: read the directory, or `epoch=*/part-*`.
 
-    Guarantees: readers see an epoch whole or not at all; an epoch appears once, whoever commits it and how often; it is
-    on disk before `commit` returns. An epoch without rows is there, too.
-    Does not guarantee: that two epochs appear at the same time, or few files: it writes as many as the frame has
-    partitions. Old epochs may be removed by hand; the newest one tells a restart how far the sink has come.
+    Guarantees: readers see an epoch whole or not at all, and once, however many drivers commit it how often; it is on
+    disk before `commit` returns. An epoch without rows gets a directory, too.
+    Does not guarantee: few files: there is one per partition of the frame.
+    Old epochs may be removed by hand, but not the newest: a restart reads from it how far the sink has come.
 
-    The directory belongs to one pipeline's sink, for ever: two of them would take each other's epochs for their own.
-    One with foreign files in it is refused, as Spark passes over files beside `epoch=...` without a word. Two pipelines
-    of one name, each with a store of its own, are told apart by what they read: the second to commit an epoch gets
-    `Corrupt` and changes nothing.
+    The directory belongs to one pipeline's sink for ever: another sink could not tell whose epochs are in it. A
+    directory with other files is refused, because Spark silently skips files beside `epoch=...`. Two pipelines of one
+    name, each with a checkpoint store of its own, are distinguished by their source positions: the second one to commit
+    an epoch gets `Corrupt` and changes nothing.
     """
 
-    guarantee = "exactly-once"
+    guarantee = EXACTLY_ONCE
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class FileSink:
         options: Mapping[str, str | int | bool] | None = None,
     ) -> None:
         """`options` go to Spark's writer: `{"compression": "zstd"}`, for csv `{"header": True}`."""
-        self.path = local_path(path, kind="file")
+        self.path = local_path(path, code="sink.address")
         self.format = format.lower()
         if self.format not in FORMATS:
             raise _invalid(
@@ -82,7 +81,7 @@ class FileSink:
         self.epoch_column = epoch_column
         self.options = {name: _as_text(value) for name, value in sorted((options or {}).items())}
         if "path" in {name.lower() for name in self.options}:
-            raise _invalid("The option `path` would lead elsewhere.", self.path, "leave it out")
+            raise _invalid("The option `path` would write to another directory.", self.path, "leave it out")
         self._area = StagingArea(os.path.join(self.path, STAGING))
         self._epoch_directory = re.compile(rf"{re.escape(epoch_column)}=(?:(\d+)-)?(\d{{6,}})", re.ASCII)
 
@@ -96,7 +95,7 @@ class FileSink:
         }
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
-        """Takes the directory, and has Spark write a file without rows to see that it takes this schema."""
+        """Claim the directory, and have Spark write a file without rows: does it take schema and options?"""
         taken = [name for name in schema.names if name.lower() == self.epoch_column.lower()]
         if taken:
             raise RowsRefused(
@@ -105,21 +104,21 @@ class FileSink:
                 unchanged="the directory",
                 next_step='give the epoch another name, with FileSink(..., epoch_column="holdfast_epoch")',
             )
-        with disk_errors_explained(self.path, "what is in the directory"):
+        with sink_disk_errors(self.path, "what is in the directory"):
             claim(self.path, self._owner(delivery))
             self._try_out(schema, delivery)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
         require_owner(self.path, self._owner(delivery))
         published = os.path.join(self.path, self._directory_name(delivery))
-        # Found out now, nothing of it is owed: after the decision there would be no way back.
+        # Compared before the decision: afterwards the epoch would be owed, and could never be committed.
         check_same_delivery(delivery, mine=delivery.mark, found=_mark_in(published), where=published)
-        with disk_errors_explained(self.path, "everything that readers see"), self._area.new(delivery) as name:
+        with sink_disk_errors(self.path, "everything that readers see"), self._area.new(delivery) as name:
             staged = self._area.path(name)
             write_rows(frame, staged, self.format, options=self.options)
             _remove_success_mark(staged)
-            # Never empty, even without rows: a rename onto a directory that is empty would succeed.
-            write_file(os.path.join(staged, EPOCH_FILE), msgspec.json.encode(delivery))
+            # So that no epoch's directory is empty: a rename onto an empty directory would succeed.
+            self._area.write(name, EPOCH_FILE, msgspec.json.encode(delivery))
             self._area.seal(name)
         return {"staged": name, "mark": delivery.mark}
 
@@ -127,33 +126,32 @@ class FileSink:
         name = self._area.name_in(descriptor, delivery)
         require_owner(self.path, self._owner(delivery))
         published = os.path.join(self.path, self._directory_name(delivery))
-        with disk_errors_explained(self.path, f"{delivery} is still to be committed"):
+        with sink_disk_errors(self.path, f"{delivery} is still to be committed"):
             with step("sink.publish", epoch=delivery.epoch):
                 self._rename(name, published, delivery, mark=descriptor.get("mark"))
-            # Also if it was there before: whoever made it visible may have died before it was durable.
+            # Also if it was published before: that driver may have died before the sync.
             with step("sink.publish-sync", epoch=delivery.epoch):
                 sync(self.path)
-                with contextlib.suppress(FileNotFoundError):  # nothing waits any more
-                    sync(self._area.root)
+                self._area.sync()
             self._area.remove_leftovers(delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name = self._area.name_in(descriptor, delivery)
-        with disk_errors_explained(self.path, "everything that readers see"):
+        with sink_disk_errors(self.path, "everything that readers see"):
             self._area.remove(name)
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
-        with disk_errors_explained(self.path, "everything that readers see"):
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
+        with sink_disk_errors(self.path, "everything that readers see"):
             if not is_owned(self.path, self._owner(delivery)):
-                return Standing()
+                return SinkProgress()
             with step("sink.publish-sync"):
                 sync(self.path)
-            standing = self._standing(delivery.lineage)
+            progress = self._progress(delivery.lineage)
             self._area.sweep(delivery, keep)
-        return standing
+        return progress
 
-    def _owner(self, delivery: Delivery) -> Owner:
-        return Owner(delivery.pipeline, delivery.sink, self.format, self.epoch_column)
+    def _owner(self, delivery: Delivery) -> DirectoryOwner:
+        return DirectoryOwner(delivery.pipeline, delivery.sink, self.format, self.epoch_column)
 
     def _try_out(self, schema: StructType, delivery: Delivery) -> None:
         from pyspark.sql import SparkSession
@@ -165,8 +163,8 @@ class FileSink:
             except Exception as error:
                 if not hasattr(error, "getCondition"):
                     raise
-                raise Invalid(  # with no rows to blame, and no disk, the options are left
-                    f"Spark does not take these options: {essence(error)}",
+                raise Invalid(  # there are no rows, and it is not the disk: the options are at fault
+                    f"Spark does not take these options: {one_line(error)}",
                     code="sink.options",
                     about=self.path,
                     unchanged="what is in the directory",
@@ -175,21 +173,16 @@ class FileSink:
             self._area.remove(name)
 
     def _rename(self, name: str, published: str, delivery: Delivery, *, mark: str | None) -> None:
-        """Let the rename itself decide who is first: there is no moment between a look and a leap.
+        """Publish by a rename, which fails if the epoch exists: no check beforehand that a second driver could outrun.
 
-        `Corrupt` if the epoch is there and was read from something else.
+        `Corrupt` if the epoch exists and came from other data.
         """
         try:
-            os.rename(self._area.path(name), published)
+            self._area.publish(name, published)
             return
         except FileNotFoundError:
             if not _has_entries(published):
-                raise StagedOutputGone(
-                    f"What was staged for {delivery} is gone.",
-                    about=self._area.path(name),
-                    unchanged="everything that readers see",
-                    next_step="stage the epoch again",
-                ) from None
+                raise self._area.gone(name, delivery) from None
         except OSError as error:
             if error.errno not in ALREADY_THERE:
                 raise
@@ -199,8 +192,8 @@ class FileSink:
         lineage = f"{delivery.lineage}-" if delivery.lineage else ""
         return f"{self.epoch_column}={lineage}{delivery.epoch:06}"
 
-    def _standing(self, asked: int) -> Standing:
-        """From the names. Ours have something in them: an empty directory is somebody's slip."""
+    def _progress(self, asked: int) -> SinkProgress:
+        """From the names of the directories. Empty ones do not count: ours never are."""
         named = [(found, name) for name in os.listdir(self.path) if (found := self._epoch_directory.fullmatch(name))]
         newest_first = sorted(((int(found[1] or 0), int(found[2]), name) for found, name in named), reverse=True)
 
@@ -210,7 +203,7 @@ class FileSink:
                     return lineage, epoch
             return None, None
 
-        return Standing(newest({asked})[1], newest({lineage for lineage, _, _ in newest_first})[0])
+        return SinkProgress(newest({asked})[1], newest({lineage for lineage, _, _ in newest_first})[0])
 
 
 def _invalid(message: str, about: str, next_step: str) -> Invalid:
@@ -234,7 +227,7 @@ def _remove_success_mark(staged: str) -> None:
 
 
 def _mark_in(published: str) -> str | None:
-    """The mark of the delivery that is there; None if its file is gone, or cannot be read, or does not tell."""
+    """The mark of the published delivery; None if its file is missing, unreadable or has none."""
     try:
         with open(os.path.join(published, EPOCH_FILE), "rb") as file:
             return json_decoder(Delivery).decode(file.read()).mark

@@ -1,4 +1,4 @@
-"""Any function as a sink. It is called once per epoch, or more often: at-least-once."""
+"""`FunctionSink`: a function that is called once per epoch, or more often: at-least-once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Invalid
-from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing
+from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, StagedOutputGone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,14 +22,14 @@ _Key = tuple[str, str, int, int]
 class FunctionSink:
     """Calls `function(frame, epoch)`, or `function(frame)`, when an epoch is committed.
 
-    Does not guarantee exactly once: a driver that dies after the function has done its work and before the checkpoint
-    says so calls it again, with the same epoch number. A function that needs better keeps that number beside what it
-    writes, in the same transaction, and does nothing for one it has seen.
+    Does not guarantee exactly-once: if a driver dies after the function has returned and before the checkpoint records
+    it, the next driver calls it again with the same epoch number. For exactly-once, the function stores that number in
+    the same transaction as its rows, and skips a number that it has stored before.
 
-    Guarantees: never called for an epoch that was not decided, and not twice by one process for an epoch it finished,
-    unless the store was emptied or set back in between.
-    If the function raises, its exception comes out and the epoch stays to be committed. Only the frame is kept, in
-    memory: after a restart the epoch is staged again.
+    Guarantees: never called for an epoch that was not decided, and not twice by one process for an epoch that it
+    finished, unless the store was emptied or restored from a copy in between.
+    If the function raises, its exception is raised and the epoch stays owed. Only the frame is kept, in memory: after a
+    restart the epoch is staged again.
     """
 
     guarantee = "at-least-once"
@@ -53,10 +53,10 @@ class FunctionSink:
         return {"kind": "function", "function": qualified_name(self.function)}
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
-        """Nothing to find out: only the function knows what it takes."""
+        """Nothing to check: only the function knows which rows it takes."""
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
-        """Keep the frame. It is not evaluated here: the function does that, or does not."""
+        """Keep the frame in memory. The function evaluates it, in `commit`."""
         with self._lock:
             self._staged[_key(delivery)] = frame
         return {}
@@ -69,7 +69,7 @@ class FunctionSink:
             frame = self._staged.get(_key(delivery))
             if frame is None:
                 raise StagedOutputGone(
-                    f"The frame of {delivery} is not in this process; it went with the one that staged it.",
+                    f"The frame of {delivery} is not in this process: it was in the memory of the one that staged it.",
                     about=qualified_name(self.function),
                     unchanged="whatever the function has done so far",
                     next_step="stage the epoch again",
@@ -85,17 +85,17 @@ class FunctionSink:
         with self._lock:
             self._staged.pop(_key(delivery), None)
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
-        """Knows nothing: what the function did is not written down anywhere. Frames of an earlier start are let go.
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
+        """Forget the frames of an earlier start. Progress is unknown: nothing records what the function did.
 
-        So is the memory of epochs that were never decided here: with a new store, their numbers come again.
+        Also forgets finished epochs above the decided one: with a new store, their numbers come again.
         """
         line = _line(delivery)
         with self._lock:
             self._staged.clear()
             others = {key: epoch for key, epoch in self._finished.items() if key[:2] != line[:2]}
             self._finished = others | {line: min(self._finished.get(line, 0), delivery.epoch)}
-        return Standing(is_known=False)
+        return SinkProgress(is_known=False)
 
 
 def qualified_name(function: Callable[..., object]) -> str:

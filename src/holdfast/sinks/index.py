@@ -1,4 +1,4 @@
-"""The index as a sink: staged as files, committed in one session together with where the sources were."""
+"""`IndexSink`: rows staged as files, committed to an index in one session with the source positions."""
 
 from __future__ import annotations
 
@@ -12,50 +12,70 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.base.addresses import without_secrets
+from holdfast.base.addresses import kv_path, local_path, scheme_of, state_home, without_secrets
 from holdfast.base.jvm import is_one_process
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
 from holdfast.index.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
 from holdfast.index.resetting import UNFINISHED
-from holdfast.index.rows import encoded, problems
-from holdfast.sinks.durable import disk_errors_explained
-from holdfast.sinks.index_keys import look_at_keys
-from holdfast.sinks.index_sequences import epoch_of, sequence_of
-from holdfast.sinks.places import local_path
-from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, StagedOutputGone, Standing, check_same_delivery
+from holdfast.index.rows import KEY, encoded, problems
+from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, SinkProgress, check_same_delivery
 from holdfast.sinks.spark_write import write_rows
-from holdfast.sinks.staging import StagingArea
+from holdfast.sinks.staging import StagingArea, sink_disk_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyarrow import dataset
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 1 << 14
 DONE = "_SUCCESS"
 STAGED_AS = {"parquet.enable.dictionary": "false"}
-"""Hardly any key or value is there twice."""
+"""A dictionary would not help: keys and values are mostly distinct."""
 PATIENCE = 20.0
 """Seconds to wait for an index that somebody else has open."""
+COUNTED_HERE = 2_000_000
+"""Up to this many keys are counted in the driver's memory; more are counted by Spark."""
+_EPOCH_BITS = 40
+_LINEAGES = 1 << (64 - _EPOCH_BITS)
+
+
+def sequence_of(lineage: int, epoch: int) -> int:
+    """The sequence that an index stores for an epoch: a later lineage is above all epochs of earlier ones.
+
+    In the first lineage it is the epoch itself.
+    """
+    if not 0 <= epoch < 1 << _EPOCH_BITS or not 0 <= lineage < _LINEAGES:
+        raise Invalid(
+            f"Epoch {epoch} of lineage {lineage} has no sequence.", code="sink.sequence", unchanged="everything"
+        )
+    return (lineage << _EPOCH_BITS) | epoch
+
+
+def epoch_of(sequence: int) -> tuple[int, int]:
+    """The lineage and the epoch of a sequence."""
+    return sequence >> _EPOCH_BITS, sequence & ((1 << _EPOCH_BITS) - 1)
 
 
 class IndexSink:
     """Rows by key in an index (`holdfast.open_index`), with each epoch's source positions in the same transaction.
 
-    A row replaces the one that has its key, or is new. With `delete`, a row in which that boolean column is true
-    removes the row with its key; the column itself is not stored. Two rows of one epoch with the same key are refused
-    when staged, and so is a key that is null.
+    A row replaces the row that has its key, or is inserted. With `delete`, a row in which that boolean column is true
+    removes the row with its key; the column itself is not stored. Two rows with the same key in one epoch are refused
+    when staged, and so are null keys.
 
-    `index` is an address or an opened index. One that is given by its address is open during a commit only, so that
-    others can read it in between. `staging` is a directory that the driver and all executors see; it lies beside an
-    index on disk, and has to be given on a cluster otherwise.
+    `index` is an address or an opened index. With an address, the index is open during a commit only, so that others
+    can read it in between. `staging` is a directory that the driver and all executors see. By default it is beside an
+    index on disk; for other indexes it must be given on a cluster.
 
     Guarantees: the rows of an epoch, and for every source of the pipeline its position and the epoch as its sequence,
-    become visible and durable in one step, once, whoever commits it and how often.
-    After a reset of the pipeline the first epoch of the new lineage empties the index first.
-    Does not guarantee: anything to readers during that one step.
+    become visible and durable in one transaction, once, however many drivers commit it how often.
+    After a reset of the pipeline, the first epoch of the new lineage empties the index first.
+    Does not guarantee: a consistent view to readers while that emptying runs.
     """
+
+    guarantee = EXACTLY_ONCE
 
     def __init__(
         self,
@@ -76,16 +96,17 @@ class IndexSink:
             raise _invalid(f"key={key!r}, delete={delete!r} cannot be a key.", self.address, "name each column once")
         beside = self.beside("staging")
         self._has_shared_staging = staging is not None or beside is not None
-        self._area = StagingArea(local_path(staging or beside or _of_this_user(self.address), kind="staging"))
+        self._area = StagingArea(
+            local_path(staging or beside or _staging_of_this_user(self.address), code="sink.address")
+        )
         self._seen: int | None = None
-        self.guarantee = "exactly-once"
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "index", "index": self.address, "key": self.key, "delete": self.delete}
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Index]:
-        """The index, for the length of a block."""
+        """The index, opened to write, within a block."""
         if self._given is not None:
             yield self._given
             return
@@ -94,7 +115,7 @@ class IndexSink:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Index]:
-        """The index to look at, whoever is writing to it meanwhile."""
+        """The index, opened to read, also while others write to it."""
         if self._given is not None:
             yield self._given
             return
@@ -103,16 +124,17 @@ class IndexSink:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether it outlives the process."""
+        """Whether the index outlives the process."""
         return self._given is None or self._given.checkpoints.is_persistent
 
     def beside(self, what: str) -> str | None:
-        """A directory beside an index on disk; None for one on a server or in memory."""
-        found = re.fullmatch(r"(?:sqlite|rocksdb)://(/.*)", self.address)
-        return f"{urllib.parse.unquote(found[1])}.{what}" if found else None
+        """The path of an index on disk with `.<what>` appended; None for one on a server or in memory."""
+        if scheme_of(self.address) not in ("sqlite", "rocksdb"):
+            return None
+        return f"{kv_path(self.address, code='sink.index-arguments')}.{what}"
 
     def readable_url(self) -> str:
-        """The address for others to look at it, also from other machines; `Invalid` if nobody said."""
+        """The address to read it by, also from other machines; `Invalid` for an opened index on a server."""
         if self.url:
             return self.url
         if self.beside("") is None:
@@ -124,7 +146,7 @@ class IndexSink:
         return self.address
 
     def _open_when_free(self) -> Index:
-        """Another driver, or somebody who looks, may have it open for a moment."""
+        """Open it to write; wait while another driver or a reader has it open."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -144,14 +166,14 @@ class IndexSink:
                 next_step="correct the query or the key, and start again",
             )
         self._check_staging_is_shared()
-        self._look_whose_it_is(delivery)
-        with disk_errors_explained(self._area.root, "the index"), self._area.new(delivery) as name:
-            self._area.remove(name)
+        self._check_owner(delivery)
+        with sink_disk_errors(self._area.root, "the index"):
+            self._area.check_writable(delivery)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
         self._check_positions(delivery)
         unchanged = "everything that readers see"
-        with disk_errors_explained(self._area.root, unchanged), self._area.new(delivery) as name:
+        with sink_disk_errors(self._area.root, unchanged), self._area.new(delivery) as name:
             path = self._area.path(name)
             write_rows(encoded(frame, self.key, self.delete), path, "parquet", options=STAGED_AS)
             with step("index.check-keys"):
@@ -162,7 +184,7 @@ class IndexSink:
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name = self._area.name_in(descriptor, delivery)
         sequence = sequence_of(delivery.lineage, delivery.epoch)
-        with disk_errors_explained(self._area.root, f"{delivery} is still to be committed"):
+        with sink_disk_errors(self._area.root, f"{delivery} is still to be committed"):
             with self.opened() as index:
                 known = _newest(index)
                 self._check_not_set_back(known)
@@ -177,19 +199,19 @@ class IndexSink:
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name = self._area.name_in(descriptor, delivery)
-        with disk_errors_explained(self._area.root, "everything that readers see"):
+        with sink_disk_errors(self._area.root, "everything that readers see"):
             self._area.remove(name)
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
         with self.opened() as index:
             self._check_ours(index, delivery)
             self._seen = known = _newest(index)
-        with disk_errors_explained(self._area.root, "everything that readers see"):
+        with sink_disk_errors(self._area.root, "everything that readers see"):
             self._area.sweep(delivery, keep)
         if known is None:
-            return Standing()
+            return SinkProgress()
         lineage, epoch = epoch_of(known)
-        return Standing(epoch if lineage == delivery.lineage else None, lineage)
+        return SinkProgress(epoch if lineage == delivery.lineage else None, lineage)
 
     def _apply(self, index: Index, files: list[str], sequence: int, positions: dict[str, str | None]) -> None:
         from pyarrow.parquet import ParquetFile
@@ -209,14 +231,19 @@ class IndexSink:
                 index.checkpoints.stage_checkpoint(source, sequence, None if position is None else position.encode())
 
     def _check_same(self, index: Index, descriptor: Descriptor, delivery: Delivery) -> None:
-        """As far as the positions tell: an index does not know which query they are of."""
-        there = {source: found.source_position for source, found in index.checkpoints.read_all_checkpoints().items()}
+        """`Corrupt` if the committed epoch has other source positions. An index does not record the query.
+
+        Sources that were no part of the epoch do not count: the pipeline may have dropped them.
+        """
+        sequence = sequence_of(delivery.lineage, delivery.epoch)
+        stored = index.checkpoints.read_all_checkpoints().items()
+        there = {source: known.source_position for source, known in stored if known.sequence == sequence}
         found = {source: None if position is None else position.decode() for source, position in there.items()}
         marks = [msgspec.structs.replace(delivery, positions=one).mark for one in (descriptor["positions"], found)]
         check_same_delivery(delivery, mine=marks[0], found=marks[1], where=self.address)
 
     def _make_ours(self, index: Index, known: int | None, delivery: Delivery) -> None:
-        """The first epoch of a lineage begins with an empty index; the first one of all takes it."""
+        """Claim the index with the first epoch of all; empty it with the first epoch of a new lineage."""
         ours = self._hash(delivery)
         if known is not None and epoch_of(known)[0] < delivery.lineage:
             index.reset(ours)
@@ -224,19 +251,20 @@ class IndexSink:
             self._check_ours(index, delivery)
             index.configure(ours)
 
-    def _look_whose_it_is(self, delivery: Delivery) -> None:
-        """Without opening it to write, which would disturb a driver that is at work."""
+    def _check_owner(self, delivery: Delivery) -> None:
+        """`_check_ours`, without opening the index to write, which would disturb a driver that is at work."""
         try:
             with self.read() as index:
                 self._check_ours(index, delivery)
         except NotFound:
-            pass  # it will be made
+            pass  # it will be created
         except Unavailable as error:
-            if error.code != UNFINISHED:  # a reset that a crash cut short: `recover` opens to write, and finishes it
+            # A reset that a crash interrupted is finished by `recover`, which opens the index to write.
+            if error.code != UNFINISHED:
                 raise
 
     def _check_positions(self, delivery: Delivery) -> None:
-        """An epoch that is decided must be one that can be committed."""
+        """`RowsRefused` for a position that the index would refuse in `commit`, when the epoch is decided."""
         for source, position in delivery.positions.items():
             if position is not None and len(position.encode()) > MAX_POSITION_BYTES:
                 raise RowsRefused(
@@ -262,15 +290,15 @@ class IndexSink:
             )
 
     def _check_not_set_back(self, known: int | None) -> None:
-        """It was emptied, or put back from a copy, under a driver that is at work: rows are missing in between."""
+        """`Corrupt` if the index lost an epoch: it was emptied, or restored from a copy, while the driver ran."""
         if self._seen is not None and (known is None or known < self._seen):
             lineage, epoch = epoch_of(self._seen)
             raise Corrupt(
-                f"The index had epoch {epoch} of lineage {lineage} and does not have it any more.",
+                f"The index had epoch {epoch} of lineage {lineage} and no longer has it.",
                 code="sink.set-back",
                 about=self.address,
                 unchanged="the index",
-                next_step="restore the index; or start the pipeline again, and see what it says",
+                next_step="restore the index; or start the pipeline again: it says what is missing",
             )
 
     def _hash(self, delivery: Delivery) -> int:
@@ -279,19 +307,14 @@ class IndexSink:
     def _staged_files(self, name: str, delivery: Delivery) -> list[str]:
         path = self._area.path(name)
         found = sorted(os.listdir(path)) if os.path.isdir(path) else []
-        if DONE not in found:  # Spark writes it last: without it nobody knows whether these are all
-            raise StagedOutputGone(
-                f"What was staged for {delivery} is gone.",
-                about=path,
-                unchanged="everything that readers see",
-                next_step="stage the epoch again",
-            )
+        if DONE not in found:  # Spark writes it last: without it some files may be missing
+            raise self._area.gone(name, delivery)
         return [os.path.join(path, entry) for entry in found if entry.endswith(".parquet")]
 
     def _check_keys(self, path: str, frame: DataFrame) -> None:
-        """Whatever the index would refuse in a commit is refused now."""
+        """`RowsRefused` for keys that the index would refuse in `commit`."""
         columns = ", ".join(self.key)
-        keys = look_at_keys(path, frame.sparkSession)
+        keys = count_keys(path, frame.sparkSession)
         problem = (
             f"there are rows in which {columns} is null"
             if keys.nulls
@@ -314,15 +337,15 @@ class IndexSink:
 
         if not self._has_shared_staging and not is_one_process(SparkSession.active()):
             raise _invalid(
-                "On a cluster the rows wait where the driver and all executors see them; there is no such place by "
-                "default.",
+                "On a cluster, rows are staged in a directory that the driver and all executors see, and there is "
+                "none by default.",
                 self.address,
                 'pass staging="/a/shared/path" to IndexSink',
             )
 
 
 def _shown(url: str) -> str:
-    """The address without secrets, and with the name that an index on a server has there."""
+    """The address without secrets, with the name of an index on a server."""
     if url.startswith(("sqlite:", "rocksdb:")):
         return url
     name = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query).get("index")
@@ -330,16 +353,54 @@ def _shown(url: str) -> str:
 
 
 def _newest(index: Index) -> int | None:
-    """The highest sequence of any source: each epoch moves all of them."""
+    """The highest sequence of any source: an epoch advances all its sources."""
     found = index.checkpoints.read_all_checkpoints()
     return max((checkpoint.sequence for checkpoint in found.values()), default=None)
 
 
-def _of_this_user(address: str) -> str:
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    place = re.sub(r"[^A-Za-z0-9._-]+", "-", address.partition("://")[2]).strip("-") or "memory"
-    return os.path.join(base, "holdfast", "staging", place[:200])
+def _staging_of_this_user(address: str) -> str:
+    """Where rows are staged on one machine for an index that is not on its disk."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", address.partition("://")[2]).strip("-") or "memory"
+    return str(state_home("staging", name))
 
 
 def _invalid(message: str, about: str, next_step: str) -> Invalid:
     return Invalid(message, code="sink.index-arguments", about=about, unchanged="everything", next_step=next_step)
+
+
+class KeyCounts(msgspec.Struct, frozen=True):
+    """The keys of staged rows, counted."""
+
+    rows: int = 0
+    nulls: int = 0
+    distinct: int = 0
+    longest: int = 0
+
+
+def count_keys(path: str, spark: SparkSession) -> KeyCounts:
+    """Count the keys in all parquet files of a directory."""
+    from pyarrow import dataset
+
+    files = dataset.dataset(path, format="parquet")
+    rows = files.count_rows()
+    if not rows:
+        return KeyCounts()
+    return _count_here(files, rows) if rows <= COUNTED_HERE else _count_on_spark(path, spark)
+
+
+def _count_here(files: dataset.Dataset, rows: int) -> KeyCounts:
+    from pyarrow import compute
+
+    keys = files.to_table(columns=[KEY]).column(0)
+    longest = compute.max(compute.binary_length(keys)).as_py()
+    return KeyCounts(rows, keys.null_count, compute.count_distinct(keys).as_py(), longest or 0)
+
+
+def _count_on_spark(path: str, spark: SparkSession) -> KeyCounts:
+    from pyspark.sql import functions as f
+
+    per_key = spark.read.parquet(f"file://{path}").groupBy(KEY).agg(f.count("*").alias("rows"))
+    nulls = f.sum(f.when(f.col(KEY).isNull(), f.col("rows")).otherwise(0))
+    found = per_key.agg(f.sum("rows"), nulls, f.count(KEY), f.max(f.octet_length(KEY))).first()
+    assert found is not None
+    return KeyCounts(*(int(value or 0) for value in found))

@@ -1,4 +1,4 @@
-"""A directory that belongs to one pipeline's sink, by a file in it that says so."""
+"""`_holdfast.json`: the file that says which pipeline's sink a directory belongs to."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Invalid, NotFound, Unavailable
+from holdfast.errors import Conflict, Invalid, NotFound, Unavailable, one_line
 from holdfast.storage.objects.local import LocalObjects
 
 OWNER_FILE = "_holdfast.json"
 OWNER_LIMIT = 1 << 16
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """What the file says: whose directory it is, and how its epochs are written."""
+class DirectoryOwner(msgspec.Struct, frozen=True):
+    """The file's content: the sink that the directory belongs to, and how its epochs are written."""
 
     pipeline: str
     sink: str
@@ -24,10 +24,10 @@ class Owner(msgspec.Struct, frozen=True):
     epoch_column: str
 
 
-def claim(path: str, mine: Owner) -> None:
-    """Make the directory `mine`, durably, or find that it is already. Of two owners at once, one succeeds.
+def claim(path: str, mine: DirectoryOwner) -> None:
+    """Make the directory belong to `mine`, durably. Fine if it does. Of two owners at once, one succeeds.
 
-    `Invalid` if it is another's, or has visible files in it and no owner.
+    `Invalid` if it belongs to another sink, or has visible files and no owner.
     """
     if os.path.lexists(path) and not os.path.isdir(path):
         raise _refused(f"{path} is not a directory.", path, "sink.not-a-directory", "give the path of a directory")
@@ -39,16 +39,16 @@ def claim(path: str, mine: Owner) -> None:
     _compare(path, owner, mine)
 
 
-def is_owned(path: str, mine: Owner) -> bool:
-    """True if the directory is `mine`, False if it is nobody's yet. `Invalid` if it is another's."""
+def is_owned(path: str, mine: DirectoryOwner) -> bool:
+    """Whether the directory belongs to `mine`; False if it has no owner yet, `Invalid` if it has another."""
     owner = _read(path)
     if owner is not None:
         _compare(path, owner, mine)
     return owner is not None
 
 
-def require_owner(path: str, mine: Owner) -> None:
-    """Refuse to go on in a directory that is another's, or that is not there: not mounted, most likely."""
+def require_owner(path: str, mine: DirectoryOwner) -> None:
+    """`Unavailable` if the directory has no owner file (most likely it is not mounted), `Invalid` if it has another."""
     if not is_owned(path, mine):
         raise Unavailable(
             f"{path} has no {OWNER_FILE}: it is not mounted, or was removed, or never prepared.",
@@ -59,7 +59,7 @@ def require_owner(path: str, mine: Owner) -> None:
         )
 
 
-def _create(path: str, mine: Owner) -> Owner:
+def _create(path: str, mine: DirectoryOwner) -> DirectoryOwner:
     try:
         LocalObjects(path).create(OWNER_FILE, [msgspec.json.format(msgspec.json.encode(mine))])
     except Conflict:
@@ -67,23 +67,23 @@ def _create(path: str, mine: Owner) -> Owner:
     return mine
 
 
-def _read(path: str) -> Owner | None:
+def _read(path: str) -> DirectoryOwner | None:
     try:
         body = LocalObjects(path).read(OWNER_FILE, limit=OWNER_LIMIT)
     except NotFound:
         return None
     try:
-        return json_decoder(Owner).decode(body)
+        return json_decoder(DirectoryOwner).decode(body)
     except msgspec.DecodeError as error:
         raise _refused(
-            f"{OWNER_FILE} cannot be understood ({error}), so it is not known whose directory this is.",
+            f"{OWNER_FILE} cannot be understood ({one_line(error)}), so it is not known whose directory this is.",
             path,
             "sink.owner-unknown",
             "restore that file, or give the sink another directory",
         ) from error
 
 
-def _compare(path: str, owner: Owner, mine: Owner) -> None:
+def _compare(path: str, owner: DirectoryOwner, mine: DirectoryOwner) -> None:
     if (owner.pipeline, owner.sink) != (mine.pipeline, mine.sink):
         raise _refused(
             f"{path} belongs to sink {owner.sink!r} of pipeline {owner.pipeline!r}.",
@@ -107,8 +107,8 @@ def _require_no_foreign_files(path: str) -> None:
     foreign = sorted(name for name in os.listdir(path) if not name.startswith(("_", ".")))
     if foreign:
         raise _refused(
-            f"{path} has files in it that are not Holdfast's, {foreign[0]!r} for one. "
-            "Beside epochs, readers would pass over them or take them for epochs.",
+            f"{path} has files in it that are not Holdfast's, for example {foreign[0]!r}. "
+            "Readers of the epochs would skip them or take them for epochs.",
             path,
             "sink.foreign-files",
             "give the sink an empty or new directory",

@@ -1,7 +1,7 @@
-"""What a sink is: a place that takes an epoch's rows in two moves, stage and commit.
+"""`Sink`: a target that takes an epoch's rows in two phases, stage and commit.
 
-Staged output is invisible to readers. The epoch is decided elsewhere, by a checkpoint that holds every sink's
-descriptor; from then on each sink is committed, by this driver or by the next one, until it has succeeded.
+Staged output is invisible to readers. A checkpoint that holds every sink's descriptor decides the epoch; from then on
+each sink is committed, by this driver or by the next one, until its commit succeeds.
 """
 
 from __future__ import annotations
@@ -19,34 +19,43 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Descriptor = dict[str, Any]
-"""What a sink needs to find its staged output again: plain JSON values, small, and no secrets, for it is published."""
-
+"""What a sink needs to find its staged output again. Plain JSON values, below 4 KiB. It is stored in the checkpoint and
+shown by the command line: no secrets."""
 
 EXACTLY_ONCE = "exactly-once"
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One epoch's rows for one sink. All but the generation name it for ever; that says which driver is at work."""
+    """One epoch's rows for one sink.
+
+    Pipeline, sink, lineage and epoch identify it, for every attempt and every driver.
+    """
 
     pipeline: str
     sink: str
     lineage: int
+    """0, and one more after each reset or rewind of the pipeline, whose epochs count anew."""
     epoch: int
     generation: int = 0
+    """The driver at work: each driver that takes over the pipeline has a higher one."""
     positions: dict[str, str | None] = {}
-    """Where each source will have been read up to, as Spark's log has it. Known when staging."""
+    """The offset that each source will have been read up to, as in Spark's offset log. Known when staging."""
     query: str = ""
-    """Spark's id of the query, which stays when the workdir is rebuilt, and is another in another store. Likewise."""
+    """Spark's id of the query: the same after the workdir is restored, another one in another store. Known when
+    staging."""
 
     @property
     def owner(self) -> str:
-        """Names the pipeline's sink and no other, without a path's separators and without dots."""
+        """The pipeline and the sink as one text, unique, without path separators and dots."""
         parts = (quote(name, safe=" ").replace("~", "%7E").replace(".", "%2E") for name in (self.pipeline, self.sink))
         return "~".join(parts)
 
     @property
     def mark(self) -> str | None:
-        """The same for every attempt at this delivery, and for no delivery of other data; None if that is not known."""
+        """A hash of query and positions: equal for every attempt at this delivery, different for other data.
+
+        None if neither is known, as when committing. Keep the mark of the staged delivery in the descriptor.
+        """
         if not self.positions and not self.query:
             return None
         return hashlib.sha256(msgspec.json.encode([self.query, self.positions], order="sorted")).hexdigest()[:32]
@@ -56,27 +65,28 @@ class Delivery(msgspec.Struct, frozen=True):
         return f"epoch {self.epoch}{lineage} of pipeline {self.pipeline!r} for sink {self.sink!r}"
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What a sink itself knows of the pipeline's deliveries."""
+class SinkProgress(msgspec.Struct, frozen=True):
+    """How far a sink has come, according to the target itself."""
 
     committed: int | None = None
-    """The newest epoch of the asked lineage that its readers see; None if none."""
+    """The newest committed epoch of the lineage that was asked for; None if it has none."""
     lineage: int | None = None
-    """The newest lineage with any delivery; None if none."""
+    """The newest lineage with a committed epoch; None if there is none."""
     is_known: bool = True
-    """False if the sink cannot tell."""
+    """False if the target does not record its epochs, so that the two fields above mean nothing."""
 
 
 class StagedOutputGone(NotFound):
-    """What was staged for a delivery is neither there nor committed. The epoch has to be staged again."""
+    """The staged output of a delivery does not exist, and the delivery was not committed. Stage the epoch again."""
 
     default_code = "sink.staged-output-gone"
 
 
 def check_same_delivery(delivery: Delivery, *, mine: str | None, found: str | None, where: str) -> None:
-    """Whoever finds an epoch committed that it was about to commit compares their marks: is it the same data?
+    """Raise `Corrupt` if the committed epoch came from other data than ours: its mark differs.
 
-    It is not if two pipelines of one name, each with a store of its own, write to one place.
+    That happens if two pipelines of one name, each with a checkpoint store of its own, write to one target. Nothing is
+    compared if either mark is unknown.
     """
     if mine is None or found is None or mine == found:
         return
@@ -91,55 +101,89 @@ def check_same_delivery(delivery: Delivery, *, mine: str | None, found: str | No
 
 
 class RowsRefused(Invalid):
-    """The sink cannot take these rows, or rows of this shape. Nothing of them is visible."""
+    """The sink does not take these rows, or rows with these columns. None of them is visible."""
 
     default_code = "sink.rows-refused"
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """The contract. `holdfast.testing` has the suite that checks it."""
+    """The contract of a sink. Any object with these members is one; there is nothing to inherit.
+
+    The life of an epoch, as a pipeline calls it:
+
+        prepare(schema, delivery)           once per start, before any data moves
+        recover(delivery, keep)             once per start, after the driver has taken over the pipeline
+        descriptor = stage(frame, delivery)     each epoch: rows are durable, and invisible
+        ...                                     the checkpoint with all descriptors is saved: the epoch is decided
+        commit(descriptor, delivery)            rows are visible and durable; repeated until it succeeds
+        rollback(descriptor, delivery)          instead of commit, if the epoch was not decided
+
+    What to expect:
+
+    * The driver can die between any two lines. The next driver has a new object of this class, made by the same
+      program, and the descriptor as it was returned by `stage`, after a round trip through JSON.
+    * An old driver may still be running beside a new one, and may call any method late. The target decides by the
+      delivery's identity (pipeline, sink, lineage, epoch) which call takes effect: record it in the same transaction,
+      rename or log entry that makes the rows visible.
+    * Epochs of one lineage come in order. After a commit the same epoch can be committed again; an earlier one, too.
+    * A pipeline may have several sinks. All of them stage before any of them commits.
+
+    Errors: after `Unavailable`, `Conflict` and `OutcomeUnknown` a supervised pipeline starts again by itself; after
+    `StagedOutputGone` the epoch is staged again; any other error stops the pipeline. An error after the decision leaves
+    the epoch owed: the next start commits it.
+
+    `holdfast.testing.conformance.sinks` has the test suite: `ExactlyOnceConformance` for a sink that promises
+    exactly-once, `SinkConformance` for one that promises at-least-once.
+    """
 
     guarantee: str
-    """`EXACTLY_ONCE`, or "at-least-once": shown to people, never assumed."""
+    """`EXACTLY_ONCE` or "at-least-once". Shown to users, never assumed."""
 
     def describe(self) -> dict[str, Any]:
-        """What and where it is: plain JSON values without secrets, and stable: the pipeline's hash has it."""
+        """What the sink is and where it writes: plain JSON values without secrets.
+
+        The same in every process: it is part of the pipeline's hash, and a changed hash refuses the start.
+        """
         ...
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
-        """Called once per start, before any data moves: reachable, takes this schema, belongs to this pipeline's sink.
+        """Check that the target is reachable, takes this schema, and belongs to this pipeline's sink.
 
-        May create an empty target. `delivery` has epoch 0. `RowsRefused` for a schema it does not take, `Unavailable`
-        if it cannot be reached, `Invalid` if it belongs to another pipeline.
+        May create an empty target. Called with epoch 0, possibly while another driver is at work: disturb nothing.
+        `RowsRefused` for a schema that it does not take, `Unavailable` if it cannot be reached, `Invalid` if it belongs
+        to another pipeline.
         """
         ...
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
-        """Write the rows durably where no reader sees them, with one evaluation of the frame, on the executors.
+        """Write the rows where no reader sees them, and return how to find them. Durable on return.
 
-        Staging the same delivery again, by this driver or another, never disturbs what was staged before. When it
-        raises it has removed what it wrote, as far as it could. `RowsRefused` if the sink will not take the rows:
-        whatever can be found out now must not come up in `commit`.
+        Evaluates the frame once, on the executors. Staging the same delivery again, by this driver or another, leaves
+        the output that was staged before as it is. If it raises, it has removed its own output as far as possible.
+        `RowsRefused` if the sink will not take the rows: check here everything that could make `commit` fail, for an
+        epoch that is decided must be committed.
         """
         ...
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        """Make the staged rows visible, all at once, durable on return; then remove what staging left.
+        """Make the staged rows visible, all at once and durably; then remove the rest of what was staged.
 
-        Guarantees: any number of calls, also by two drivers at once, have the effect of one, keyed by pipeline, sink,
-        lineage and epoch. `StagedOutputGone` if there is nothing to commit and it was not committed before.
+        Guarantees: any number of calls, also by two drivers at once, have the effect of one, by pipeline, sink,
+        lineage and epoch. `StagedOutputGone` if the staged output does not exist and the delivery was not committed.
+        `delivery` may come without positions and query.
         """
         ...
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        """Remove staged output that will not be committed. Fine if it is gone already. Never undoes a commit."""
+        """Remove staged output that will not be committed. Fine if it is gone. Never undoes a commit."""
         ...
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
-        """Tell what is committed, and remove what drivers of an earlier generation staged, except for `keep`.
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
+        """Return how far the target is, and remove staged output of earlier generations, except for `keep`.
 
-        `delivery` is the newest one that was decided (epoch 0 if none was), with the generation that is now at work;
-        `keep` is its descriptor where it may still have to be committed.
+        `delivery` is the newest one that was decided (epoch 0 if none was), with the generation of the driver that now
+        runs. `keep` is its descriptor if it may still have to be committed. Output of this generation and of later ones
+        stays.
         """
         ...

@@ -1,4 +1,4 @@
-"""Having Spark's executors write a frame into a directory, and telling its failures apart."""
+"""Writing a frame into a directory with Spark, and telling whether the rows or the disk caused a failure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.base.steps import step
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Unavailable, one_line
 from holdfast.sinks.sink import RowsRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Classes of SQLSTATE that say: these values, this shape. All others are not the rows' fault.
+# Classes of SQLSTATE for which the values or the columns are at fault.
 DATA_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 DISK_TROUBLE = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error")
-# The last one also where another driver of the pipeline has swept what this one was trying out before it took over.
+# "does not exist" also if another driver of the pipeline has swept the directory that `prepare` was trying out.
 DISK_TROUBLE_HERE = (
     "Permission denied",
     "Mkdirs failed",
@@ -39,8 +39,8 @@ def write_rows(
 ) -> None:
     """Write a frame into an existing directory, as one Spark job. Nothing is synced.
 
-    `RowsRefused` where the data or its shape is to blame, `Unavailable` where the disk is. Any other failure of Spark
-    (cancelled, an executor lost, the source unreadable) comes out as it is.
+    `RowsRefused` if the rows or their columns are at fault, `Unavailable` if the disk is. Any other failure of Spark
+    (cancelled, an executor lost, the source unreadable) is raised as it is.
     """
     with step("sink.write", format=format):
         writer = frame.write.format(format).mode("append").options(**dict(options or {}))
@@ -56,14 +56,14 @@ def write_rows(
 
 
 def explain(error: BaseException, path: str) -> HoldfastError | None:
-    """The error of ours that a failed write amounts to; None if it is not about the rows nor about this disk."""
+    """The error of ours for a failed write; None if neither the rows nor this disk caused it."""
     cause: BaseException | None = error
     seen = 0
     while cause is not None and seen < 20:
         state = _sql_state(cause)
         if state is not None and state.startswith(DATA_STATES):
             return RowsRefused(
-                f"Spark could not write these rows: {essence(cause)}",
+                f"Spark could not write these rows: {one_line(cause)}",
                 about=path,
                 unchanged="everything that readers see",
                 next_step="correct the query, or filter such rows out, and start again",
@@ -72,7 +72,7 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
     text = str(error)
     if any(words in text for words in DISK_TROUBLE) or (path in text and any(w in text for w in DISK_TROUBLE_HERE)):
         return Unavailable(
-            f"Spark could not write there: {essence(error)}",
+            f"Spark could not write there: {one_line(error)}",
             code="sink.disk",
             about=path,
             unchanged="everything that readers see",
@@ -83,7 +83,7 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
 
 @contextlib.contextmanager
 def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Change a session's settings for the length of a block. One block at a time within this process."""
+    """Change a session's settings within a block. One block at a time in this process."""
     with _changing_settings:
         before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
         try:
@@ -102,14 +102,3 @@ def _sql_state(error: BaseException) -> str | None:
     asking = getattr(error, "getSqlState", None)
     state = asking() if callable(asking) else None
     return state if isinstance(state, str) else None
-
-
-def essence(error: BaseException) -> str:
-    """The one line of a long report that says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    if "Traceback" in "".join(lines[:3]):
-        return lines[-1][:300]
-    telling = next((line for line in lines if "Exception: " in line), lines[0])
-    return telling[:300]

@@ -1,6 +1,8 @@
-"""A directory in which deliveries wait, one directory each, until they are published or removed.
+"""`StagingArea`: a directory in which staged output waits, one directory per delivery, to be published or removed.
 
-Its names carry the delivery and the driver's generation, so that a later driver can tell what it may sweep.
+Directories are created, made durable, published and removed by this class alone: it is the place to support another
+file system than a local or mounted one. Their names carry the delivery and the driver's generation, so that a later
+driver can tell which ones it may remove.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
-from holdfast.sinks.durable import sync, sync_tree
-from holdfast.sinks.sink import Delivery, Descriptor
+from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone
+from holdfast.storage.files import disk
 
 REMOVING = "_removing-"
 _NAME = re.compile(
@@ -27,20 +30,25 @@ _NAME = re.compile(
 
 
 def owner_name(delivery: Delivery) -> str:
-    """Names the pipeline's sink in a few letters that need no escaping anywhere, in paths, globs or URLs.
+    """The pipeline and the sink in a few letters that need no escaping in paths, globs or URLs.
 
-    Two owners have two names, whatever is in theirs: the hash sees to that, the letters are for people.
+    Two owners never have the same name: the hash sees to that, the letters are for people.
     """
     whose = msgspec.json.encode([delivery.pipeline, delivery.sink])
     readable = re.sub(r"[^A-Za-z0-9]+", "_", f"{delivery.pipeline}_{delivery.sink}")[:40]
     return f"{readable}.{hashlib.sha256(whose).hexdigest()[:16]}"
 
 
-class StagingArea:
-    """The deliveries waiting below `root`, which is made when needed and removed when empty.
+def sink_disk_errors(about: str, unchanged: str) -> AbstractContextManager[None]:
+    """In this block an `OSError` becomes `Unavailable` with the code `sink.disk`."""
+    return disk.disk_errors("", code="sink.disk", about=about, unchanged=unchanged)
 
-    Removing is safe beside a commit: a directory loses its name in one move before anything in it goes, so that
-    whoever publishes finds all of it or nothing. What a crash leaves of a removal is removed by the next `sweep`.
+
+class StagingArea:
+    """The staged directories below `root`, which is created when needed and removed when empty.
+
+    Removing is safe beside a commit: a directory is renamed before its files go, so that a driver that publishes it
+    finds all of it or nothing. The next `sweep` finishes a removal that a crash interrupted.
     """
 
     def __init__(self, root: str) -> None:
@@ -51,24 +59,58 @@ class StagingArea:
 
     @contextlib.contextmanager
     def new(self, delivery: Delivery) -> Iterator[str]:
-        """The name of a new, empty directory for a delivery, removed again if the block fails.
+        """The name of a new, empty directory for a delivery, removed again if the block raises.
 
-        What the block puts there is not durable before `seal`.
+        Files in it are not durable before `seal`.
         """
         name = self._make(delivery)
         try:
             yield name
         except BaseException:
-            with contextlib.suppress(OSError):  # the failure itself is what to report
+            with contextlib.suppress(OSError):  # report the first failure, not this one
                 self.remove(name)
             raise
 
     def seal(self, name: str) -> None:
         """Make everything in a staged directory durable, and its name, and the area's."""
         with step("sink.sync", staged=name):
-            sync_tree(self.path(name))
-            sync(self.root)
-            sync(os.path.dirname(self.root))
+            disk.sync_tree(self.path(name))
+            disk.sync(self.root)
+            disk.sync(os.path.dirname(self.root))
+
+    def check_writable(self, delivery: Delivery) -> None:
+        """Create and remove a directory: `OSError` if this driver may not."""
+        with self.new(delivery) as name:
+            self.remove(name)
+
+    def write(self, name: str, file: str, body: bytes) -> None:
+        """Add a file to a staged directory."""
+        disk.write_file(os.path.join(self.path(name), file), body)
+
+    def read(self, name: str, file: str) -> bytes:
+        """A file of a staged directory; `FileNotFoundError` if either is gone."""
+        with open(os.path.join(self.path(name), file), "rb") as opened:
+            return opened.read()
+
+    def files(self, name: str) -> list[str]:
+        """The names in a staged directory, sorted; none if it is gone."""
+        try:
+            return sorted(os.listdir(self.path(name)))
+        except FileNotFoundError:
+            return []
+
+    def publish(self, name: str, path: str, *, part: str = "") -> None:
+        """Move a staged directory, or a part of it, to `path` in one rename: of several drivers, one succeeds.
+
+        Not durable before the parent of `path` is synced. `FileNotFoundError` if it is not staged; another `OSError` if
+        a directory that is not empty has this path.
+        """
+        os.rename(os.path.join(self.root, name, part) if part else self.path(name), path)
+
+    def sync(self) -> None:
+        """Make the names in the area durable. Fine if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            disk.sync(self.root)
 
     def name_in(self, descriptor: Descriptor, delivery: Delivery) -> str:
         """The staged directory that a descriptor of this delivery names. `Invalid` if it names anything else."""
@@ -76,7 +118,7 @@ class StagingArea:
         found = _NAME.fullmatch(name) if isinstance(name, str) else None
         if found is None or not _is_of(found, delivery):
             raise Invalid(
-                f"A descriptor says {str(name)[:100]!r}, which is not what {delivery} was staged as.",
+                f"The descriptor names {str(name)[:100]!r}, which is no staged output of {delivery}.",
                 code="sink.descriptor",
                 about=self.root,
                 unchanged="what is staged and what is published",
@@ -84,22 +126,31 @@ class StagingArea:
             )
         return str(name)
 
+    def gone(self, name: str, delivery: Delivery, unchanged: str = "everything that readers see") -> StagedOutputGone:
+        """The error to raise if the staged output of a delivery is missing or incomplete."""
+        return StagedOutputGone(
+            f"The staged output of {delivery} is gone, or incomplete.",
+            about=self.path(name),
+            unchanged=unchanged,
+            next_step="stage the epoch again",
+        )
+
     def remove(self, name: str) -> None:
         """Remove a staged directory. Fine if it is gone."""
         with step("sink.discard", staged=name):
             self._remove(name)
-            self._leave()
+            self._remove_if_empty()
 
     def remove_leftovers(self, delivery: Delivery) -> None:
-        """Remove whatever this delivery was staged as, by this driver or an earlier one. It has been published."""
+        """Remove all that this driver and earlier ones staged for a delivery, which has been published."""
         with step("sink.discard", epoch=delivery.epoch):
             for name, found in self._staged():
                 if _is_of(found, delivery) and int(found["generation"]) <= delivery.generation:
                     self._remove(name)
-            self._leave()
+            self._remove_if_empty()
 
     def sweep(self, delivery: Delivery, keep: Descriptor | None) -> None:
-        """Remove what drivers of an earlier generation staged for this owner, and what half-removed is left."""
+        """Remove what earlier generations staged for this owner, except for `keep`, and finish interrupted removals."""
         kept = None if keep is None else keep.get("staged")
         with step("sink.discard", generation=delivery.generation):
             for name, found in self._staged():
@@ -109,10 +160,10 @@ class StagingArea:
             for name in self._names():
                 if name.startswith(REMOVING):
                     shutil.rmtree(self.path(name), ignore_errors=True)
-            self._leave()
+            self._remove_if_empty()
 
     def holds(self, delivery: Delivery) -> bool:
-        """True if anything is still staged for this delivery, by whichever driver."""
+        """Whether any driver's output is still staged for this delivery."""
         return any(_is_of(found, delivery) for _, found in self._staged())
 
     def _make(self, delivery: Delivery) -> str:
@@ -140,10 +191,10 @@ class StagingArea:
             os.rename(self.path(name), aside)
         except FileNotFoundError:
             return
-        # It is out of everybody's way now: what cannot be removed today, a sweep removes another day.
+        # Nobody can publish it any more: a later sweep removes what cannot be removed now.
         shutil.rmtree(aside, ignore_errors=True)
 
-    def _leave(self) -> None:
+    def _remove_if_empty(self) -> None:
         with contextlib.suppress(OSError):  # not empty, or gone
             os.rmdir(self.root)
 

@@ -25,7 +25,7 @@ from holdfast.cli.verbs.sources import position_words
 from holdfast.errors import Fenced, Unavailable
 from holdfast.index import records
 from holdfast.operations import clear_index
-from holdfast.sinks.index_sequences import sequence_of
+from holdfast.sinks.index import sequence_of
 from holdfast.status.index import position_json
 from holdfast.storage.kv.open import open_kv
 from holdfast.storage.kv.rocksdb_directory import MARKS

@@ -1,1 +1,1 @@
-"""Epochs in a Delta table: Spark writes the files, the `deltalake` package commits them."""
+"""A Delta table as a sink."""

@@ -1,4 +1,4 @@
-"""What Spark wrote, as Delta's log will name it: from parquet footers alone, no row is read."""
+"""The parquet files that Spark wrote, described for Delta's log from their footers. No row is read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from holdfast.sinks.delta.table import Json
-from holdfast.sinks.durable import THREADS
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+FOOTER_THREADS = 8
 INTEGERS = {"byte", "short", "integer", "long"}
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """One parquet file: where below the data directory, and what its footer says."""
+    """One parquet file: its path below the data directory, and what its footer says."""
 
     path: str
     size: int
@@ -33,19 +33,19 @@ class StagedFile(msgspec.Struct, frozen=True):
 
     @property
     def statistics(self) -> str:
-        """As Delta's log has them. Bounds only for types whose order nobody disputes."""
+        """As in Delta's log. With bounds only for types that every reader orders alike."""
         bounds = {"minValues": self.lows, "maxValues": self.highs, "nullCount": self.nulls}
         return json.dumps({"numRecords": self.rows} | {name: found for name, found in bounds.items() if found})
 
 
 def collect(data: str, fields: list[Json], partitioned_by: Sequence[str]) -> list[StagedFile]:
-    """The files with rows in them, after clearing away all else that Spark left: marks, checksums, empty files.
+    """The files that have rows. Removes all else that Spark wrote: success files, checksums, files without rows.
 
-    Directories of partition values are renamed to numbers: a path in the log must not need escaping, and the values
-    go into the log themselves.
+    Directories of partition values are renamed to numbers: a path in the log must not need escaping, and the log has
+    the values itself.
     """
     for folder, _, names in os.walk(data):
-        outside = bool(partitioned_by) and folder == data  # an empty file may lie there, if there were no rows at all
+        outside = bool(partitioned_by) and folder == data  # without any rows, Spark writes an empty file there
         for name in names:
             if outside or name.startswith(("_", ".")):
                 os.unlink(os.path.join(folder, name))
@@ -62,7 +62,7 @@ def collect(data: str, fields: list[Json], partitioned_by: Sequence[str]) -> lis
     if not found:
         return []
     kinds = {field["name"]: field["type"] for field in fields}
-    with ThreadPoolExecutor(min(THREADS, len(found))) as threads:
+    with ThreadPoolExecutor(min(FOOTER_THREADS, len(found))) as threads:
         files = list(threads.map(lambda one: _read_footer(data, one[0], one[1], kinds), found))
     for file in files:
         if not file.rows:
@@ -71,7 +71,7 @@ def collect(data: str, fields: list[Json], partitioned_by: Sequence[str]) -> lis
 
 
 def _partition_directories(data: str, columns: Sequence[str]) -> dict[str, dict[str, str | None]]:
-    """`a=1/b=x` and so on, with their values. Spark escapes what a path cannot hold; an empty string is a null."""
+    """Directories such as `a=1/b=x`, with their values. Spark escapes them, and writes an empty string as null."""
     leaves: dict[str, dict[str, str | None]] = {"": {}} if columns else {}
     for column in columns:
         deeper: dict[str, dict[str, str | None]] = {}
@@ -122,7 +122,7 @@ def _add_column(
 ) -> None:
     if statistics is None or not statistics.has_null_count:
         unknown.add(name)
-        nulls[name] += 1  # unknown is not none: a column that must have no nulls is then refused
+        nulls[name] += 1  # unknown counts as a null: a NOT NULL column is then refused
         return
     nulls[name] += statistics.null_count
     if kind not in INTEGERS | {"date", "timestamp"} or not statistics.has_min_max:
@@ -136,7 +136,7 @@ def _add_column(
 
 
 def _as_bound(value: Any, kind: str, *, up: bool) -> Any:
-    """Timestamps in milliseconds, as Delta has them: the lower bound rounded down, the upper one up."""
+    """Timestamps in milliseconds, as Delta's log has them: the lower bound rounded down, the upper one up."""
     if kind == "date":
         return value.isoformat()
     if kind != "timestamp":

@@ -1,4 +1,4 @@
-"""A Delta table's log, read and written through the `deltalake` package, and made durable, which that does not do."""
+"""A Delta table's log, through the `deltalake` package, and made durable: delta-rs syncs nothing on a local disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable, one_line
 from holdfast.sinks.delta.table import Json
-from holdfast.sinks.durable import sync, sync_all
 from holdfast.sinks.sink import Delivery, check_same_delivery
+from holdfast.storage.files.disk import sync, sync_all
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -41,7 +41,7 @@ def require_deltalake() -> None:
 
 
 def application(delivery: Delivery) -> str:
-    """The application id in Delta's log: one per pipeline's sink. With `/<lineage>` it counts that lineage's epochs."""
+    """The application id in Delta's log: one per pipeline's sink. `<id>/<lineage>` counts the epochs of a lineage."""
     names = (urllib.parse.quote(name, safe="") for name in (delivery.pipeline, delivery.sink))
     return "/".join(("holdfast", *names))
 
@@ -49,9 +49,9 @@ def application(delivery: Delivery) -> str:
 class DeltaLog:
     """The log of the table at `path`.
 
-    Every commit here is made on top of the version that was looked at, or not at all: delta-rs creates the next log
-    entry only if nobody else has, and is told not to try again by itself. So a look at the application's transaction
-    and the commit that follows it are one: two drivers with the same epoch get it in once.
+    Every commit is made on top of the version that was read, or fails: delta-rs creates the next log entry only if it
+    does not exist, and its own retries are off. So reading the application's transaction and committing are atomic: of
+    two drivers with the same epoch, one commits it.
     """
 
     def __init__(self, path: str) -> None:
@@ -65,7 +65,7 @@ class DeltaLog:
         return False
 
     def create(self, schema: Json) -> None:
-        """Create the table without rows, durably. Fine if it is there, also if somebody makes it at the same time."""
+        """Create the table without rows, durably. Fine if it exists, also if another process creates it meanwhile."""
         from deltalake import DeltaTable, Schema
 
         with step("delta.create"), self.explained():
@@ -74,7 +74,7 @@ class DeltaLog:
         sync(self.path)
 
     def open(self) -> DeltaTable:
-        """The newest version, read anew each time: a handle kept would not notice a table that was replaced."""
+        """The newest version. Opened each time: an old handle would not notice that the table was replaced."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -90,7 +90,7 @@ class DeltaLog:
             ) from error
         except DeltaError as error:
             raise Corrupt(
-                f"The log of the table cannot be read: {_line(error)}",
+                f"The log of the table cannot be read: {one_line(error)}",
                 code="sink.delta-log",
                 about=self._directory,
                 unchanged="everything",
@@ -109,10 +109,10 @@ class DeltaLog:
         return table.transaction_version(application(delivery))
 
     def settle(self, delivery: Delivery, mark: str | None, act: Callable[[DeltaTable], None]) -> None:
-        """Have `act` commit the delivery on the newest version, unless it is there; try again after a conflict.
+        """Have `act` commit the delivery on the newest version unless the log has it; try again after a conflict.
 
-        On return it is in the log, whoever committed it, and visible; durable only after `secure_data` and `sync`.
-        `Corrupt` if what is there under its name has another mark.
+        On return the log has it, by this driver or another, and readers see it; durable only after `sync_data` and
+        `sync`. `Corrupt` if the log has it with another mark.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -124,11 +124,11 @@ class DeltaLog:
             try:
                 act(table)
             except CommitFailedError as error:
-                if self.open().version() == looked_at:  # then nobody was first
+                if self.open().version() == looked_at:  # no other writer was first: not a race
                     raise self._not_taken(error) from error
                 continue
             except (HoldfastError, OSError):
-                # Whoever commits it clears away what was staged, also from under the feet of somebody slower.
+                # A faster driver commits and removes the staged files, also while this one reads them.
                 if self.has_same(self.open(), delivery, mark):
                     return
                 raise
@@ -143,7 +143,7 @@ class DeltaLog:
         )
 
     def has_same(self, table: DeltaTable, delivery: Delivery, mark: str | None) -> bool:
-        """Is the delivery there? `Corrupt` if so, but of other data, as far as the log still tells."""
+        """Whether the log has the delivery. `Corrupt` if it is of other data, as far as the log still tells."""
         if not self.has(table, delivery):
             return False
         actions = self._entry_of(delivery, ENTRIES_SEARCHED) if mark is not None else []
@@ -152,7 +152,7 @@ class DeltaLog:
         return True
 
     def _require(self, delivery: Delivery) -> None:
-        """A commit that the log then does not show must not be made a second time."""
+        """`OutcomeUnknown` if the log does not show a commit that succeeded: it must not be made a second time."""
         if not self.has(self.open(), delivery):
             raise OutcomeUnknown(
                 f"{delivery} was committed, and the table's log does not show it.",
@@ -163,7 +163,7 @@ class DeltaLog:
             )
 
     def properties(self, table: DeltaTable, delivery: Delivery, mark: str | None) -> CommitProperties:
-        """What makes a commit known as this delivery's, and makes it fail rather than land on another version."""
+        """Properties that record the delivery in the commit, and make it fail rather than land on another version."""
         from deltalake import CommitProperties, Transaction
 
         newest = max(self.newest_lineage(table, delivery) or 0, delivery.lineage)
@@ -179,7 +179,7 @@ class DeltaLog:
         )
 
     def append(self, table: DeltaTable, adds: Sequence[AddAction], delivery: Delivery, mark: str | None) -> None:
-        """Commit files that lie in the table's directory; without any, only that the epoch is there."""
+        """Commit files that are in the table's directory. Without files, record only the epoch."""
         with step("delta.commit", epoch=delivery.epoch, files=len(adds)), self.explained():
             table.create_write_transaction(
                 list(adds),
@@ -190,7 +190,7 @@ class DeltaLog:
             )
 
     def sync(self) -> None:
-        """Make the log durable: what was added since the last time, and what others left unsynced before that."""
+        """Make the log durable: entries since the last call, and those that other writers left unsynced before."""
         with step("delta.sync"):
             versions: dict[str, int] = {}
             for name in os.listdir(self._directory):
@@ -199,17 +199,17 @@ class DeltaLog:
                     versions[name] = int(found[1]) if found else self._durable_below
             new = [name for name, version in versions.items() if version >= self._durable_below]
             for path in (os.path.join(self._directory, name) for name in new):
-                with contextlib.suppress(FileNotFoundError):  # cleaned up since, for it was old
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile by Delta's log cleanup
                     sync(path)
             sync(self._directory)
-            # The newest one again next time: a checkpoint of its version may still be to come.
+            # The newest version again next time: its checkpoint may be written later.
             self._durable_below = max(versions.values(), default=0)
 
-    def secure_data(self, delivery: Delivery) -> None:
-        """Make the files durable that delta-rs itself wrote for this delivery's commit.
+    def sync_data(self, delivery: Delivery) -> None:
+        """Make the files durable that delta-rs wrote for this delivery's merge.
 
-        `Corrupt` if one is not there in full: then the machine went down after the log entry was on disk and before
-        its files were. Finds nothing to do where the entry has been cleaned up or checkpointed away since.
+        `Corrupt` if one is incomplete: then the machine went down after the log entry was on disk and before its files
+        were. Does nothing if the entry is no longer in the log.
         """
         with step("delta.sync"):
             paths = []
@@ -217,7 +217,7 @@ class DeltaLog:
                 whole = os.path.join(self.path, path)
                 if not _is_whole(whole, size):
                     raise Corrupt(
-                        f"{path} is not there in full, though the table's log has {delivery}.",
+                        f"{path} is incomplete, though the table's log has {delivery}.",
                         code="sink.delta-torn",
                         about=whole,
                         unchanged="the staged rows",
@@ -232,9 +232,9 @@ class DeltaLog:
         return [(urllib.parse.unquote(file["path"]), file["size"]) for file in files]
 
     def _entry_of(self, delivery: Delivery, limit: int | None = None) -> list[dict[str, Any]]:
-        """The actions of this delivery's log entry, sought from the newest entry back, up to `limit` of them.
+        """The actions of this delivery's log entry, searched in the newest `limit` entries.
 
-        None at all if it is older, or was cleaned up.
+        Empty if it is older, or was removed.
         """
         wanted = {"appId": f"{application(delivery)}/{delivery.lineage}", "version": delivery.epoch}
         entries = sorted((name for name in os.listdir(self._directory) if name.endswith(".json")), reverse=True)
@@ -251,7 +251,7 @@ class DeltaLog:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Errors of delta-rs as ours, but for a lost race, which is for `settle`."""
+        """In this block, errors of delta-rs become ours, except for a lost race, which `settle` handles."""
         from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
 
         try:
@@ -265,22 +265,18 @@ class DeltaLog:
 
     def _not_taken(self, error: Exception, kind: type[HoldfastError] = Unavailable) -> HoldfastError:
         return kind(
-            f"The table did not take a commit: {_line(error)}",
+            f"The table did not take a commit: {one_line(error)}",
             code="sink.delta",
             about=self.path,
             unchanged="what the table's readers see",
-            next_step="see to the cause, and try again",
+            next_step="remove the cause, and try again",
         )
 
 
 def _is_whole(path: str, size: int) -> bool:
-    """True for a parquet file of this size that ends as one does; after a power cut it may end in zeros."""
+    """Whether it is a parquet file of this size with its footer; after a power cut it may end in zeros."""
     try:
         with open(path, "rb") as file:
             return file.seek(0, os.SEEK_END) == size and file.seek(-4, os.SEEK_END) >= 0 and file.read() == b"PAR1"
     except OSError:
         return False
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]

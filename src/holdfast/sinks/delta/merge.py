@@ -1,4 +1,4 @@
-"""Upserts: staged parquet files merged into a table by key, without holding the rows in Python."""
+"""Upserts: staged parquet files merged into a table by key, a batch at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.sinks.delta.rules import refused
+from holdfast.sinks.delta.table import refused
 from holdfast.sinks.spark_write import explain
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ EXAMPLES = 3
 def merge(
     table: DeltaTable, files: Sequence[str], key: Sequence[str], delete: str | None, properties: CommitProperties
 ) -> None:
-    """One MERGE, streamed from the files: matched rows updated, the others inserted, those that say so deleted.
+    """One MERGE, streamed from the files: update matching rows, insert the others, delete those marked by `delete`.
 
     Makes no log entry if it changes nothing.
     """
@@ -45,7 +45,7 @@ def merge(
 
 
 def _stream(files: Sequence[str]) -> RecordBatchReader:
-    """All rows of parquet files of one schema, some at a time. They are read as they are asked for."""
+    """All rows of parquet files of one schema, read a batch at a time as the merge needs them."""
     from pyarrow import RecordBatchReader
     from pyarrow.parquet import ParquetFile
 
@@ -59,9 +59,9 @@ def _stream(files: Sequence[str]) -> RecordBatchReader:
 
 
 def refuse_ambiguous_keys(session: SparkSession, data: str, key: Sequence[str]) -> None:
-    """`RowsRefused` if a key occurs twice or is null. A job on the key columns of the staged files.
+    """`RowsRefused` if a key occurs twice or is null. One Spark job on the key columns of the staged files.
 
-    delta-rs would insert both of two new rows with one key, and stop half-way at two that match: after the decision.
+    delta-rs would insert two new rows with one key, and fail at two that match: after the decision.
     """
     from pyspark.sql import functions
 

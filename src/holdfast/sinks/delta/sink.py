@@ -1,4 +1,4 @@
-"""A Delta table: Spark writes the files, the `deltalake` package commits them. No jar is needed."""
+"""`DeltaSink`: Spark writes the files, the `deltalake` package commits them. No jar is needed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.addresses import local_path
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
-from holdfast.sinks.delta import table as delta_schema
 from holdfast.sinks.delta.data_files import StagedFile, collect
 from holdfast.sinks.delta.log import DeltaLog, require_deltalake
 from holdfast.sinks.delta.merge import merge, refuse_ambiguous_keys
-from holdfast.sinks.delta.rules import check_table, refused
-from holdfast.sinks.delta.table import Json
-from holdfast.sinks.durable import disk_errors_explained, make_directories, sync, write_file
-from holdfast.sinks.places import local_path
-from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing
+from holdfast.sinks.delta.table import (
+    Json,
+    check_table,
+    is_key,
+    misfits,
+    new_table_schema,
+    refused,
+    required,
+    shown,
+    unsupported,
+)
+from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, SinkProgress, StagedOutputGone
 from holdfast.sinks.spark_write import settings, write_rows
-from holdfast.sinks.staging import StagingArea
+from holdfast.sinks.staging import StagingArea, sink_disk_errors
+from holdfast.storage.files.disk import make_directories, sync
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -44,29 +52,29 @@ PARQUET_SETTINGS = {
 class DeltaSink:
     """A Delta table on a local or mounted path: rows appended, or with `key` merged.
 
-    With `key`, a row replaces the one that has its key, or is new. With `delete` as well, a row in which that boolean
-    column is true removes the row with its key; the column itself is not stored. Two rows of one epoch with the same
-    key are refused when staged, and so is a key that is null: no order says which one is meant.
+    With `key`, a row replaces the row that has its key, or is inserted. With `delete` as well, a row in which that
+    boolean column is true removes the row with its key; the column itself is not stored. Two rows with the same key in
+    one epoch are refused when staged, because nothing says which one to keep, and so are null keys.
 
-    Guarantees: readers see an epoch whole or not at all; once, whoever commits it and how often: the epoch is in the
-    same log entry as its rows, as an application transaction `holdfast/<pipeline>/<sink>/<lineage>`; on disk before
-    `commit` returns. An epoch without rows makes a log entry, too.
-    Does not guarantee: that nobody else writes the table. Several pipelines may, and anything else that speaks Delta.
-    But two of one name, each with a store of its own, would count the same epochs: the second to commit one gets
-    `Corrupt` and changes nothing, as long as the log entry of the first is among the newest thousand.
+    Guarantees: readers see an epoch whole or not at all, and once, however many drivers commit it how often: the epoch
+    is in the same log entry as its rows, as an application transaction `holdfast/<pipeline>/<sink>/<lineage>`. It is on
+    disk before `commit` returns. An epoch without rows makes a log entry, too.
+    Other pipelines and other Delta writers may write to the table. But two pipelines of one name, each with a
+    checkpoint store of its own, would count the same epochs: the second one to commit an epoch gets `Corrupt` and
+    changes nothing, as long as the log entry of the first is among the newest thousand.
 
-    The table is made by `prepare` if it is not there, every column nullable. Appended files stay under
-    `<path>/holdfast/`; staged ones wait in `<path>/_holdfast_staging/`, where no reader and no vacuum looks. Files that
-    were put into place and then not committed, for a race was lost or an epoch staged again, are left to vacuum.
+    `prepare` creates the table if it does not exist, every column nullable. Appended files stay under
+    `<path>/holdfast/`; staged ones are in `<path>/_holdfast_staging/`, which readers and vacuum skip. Files that were
+    moved to `holdfast/` and then not committed, because a race was lost or the epoch staged again, are left to vacuum.
     """
 
-    guarantee = "exactly-once"
+    guarantee = EXACTLY_ONCE
 
     def __init__(
         self, path: str | os.PathLike[str], key: str | Sequence[str] | None = None, *, delete: str | None = None
     ) -> None:
         require_deltalake()
-        self.path = local_path(path, kind="Delta")
+        self.path = local_path(path, code="sink.address")
         self.key = [key] if isinstance(key, str) else list(key or [])
         self.delete = delete
         if "%" in self.path:
@@ -85,41 +93,40 @@ class DeltaSink:
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
         fields = self._stored(schema)
-        with disk_errors_explained(self.path, "the table, if there is one"):
+        with sink_disk_errors(self.path, "the table, if there is one"):
             if not self._log.exists():
                 self._require_nothing_else()
                 make_directories(self.path)
-                self._log.create(delta_schema.for_new_table(fields))
+                self._log.create(new_table_schema(fields))
             self._check(self._log.open(), fields)
-            with self._area.new(delivery) as name:  # may this driver write there?
-                self._area.remove(name)
+            self._area.check_writable(delivery)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
         table = self._log.open()
-        self._log.has_same(table, delivery, delivery.mark)  # or an error, before anything is decided and owed
+        self._log.has_same(table, delivery, delivery.mark)  # before the decision: afterwards the epoch would be owed
         stored = self._stored(frame.schema)
         self._check(table, stored)
         partitioned_by = [] if self.key else table.metadata().partition_columns
-        with disk_errors_explained(self.path, "what the table's readers see"), self._area.new(delivery) as name:
+        with sink_disk_errors(self.path, "what the table's readers see"), self._area.new(delivery) as name:
             data = os.path.join(self._area.path(name), DATA)
             os.mkdir(data)
             with settings(frame.sparkSession, PARQUET_SETTINGS):
                 write_rows(frame, data, "parquet", partition_by=partitioned_by)
             files = collect(data, frame.schema.jsonValue()["fields"], partitioned_by)
-            self._refuse_nulls(files, delta_schema.required(_fields(table), stored))
+            self._refuse_nulls(files, required(_fields(table), stored))
             if self.key and files:
                 refuse_ambiguous_keys(frame.sparkSession, data, self.key)
-            write_file(os.path.join(self._area.path(name), LIST), msgspec.json.encode(files))
+            self._area.write(name, LIST, msgspec.json.encode(files))
             self._area.seal(name)
         return {"staged": name, "mark": delivery.mark}
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name, mark = self._area.name_in(descriptor, delivery), descriptor.get("mark")
-        with disk_errors_explained(self.path, f"{delivery} is still to be committed"):
+        with sink_disk_errors(self.path, f"{delivery} is still to be committed"):
             if self.key:
                 self._log.settle(delivery, mark, lambda table: self._merge(table, name, delivery, mark))
-                if self._area.holds(delivery):  # until now nobody has said that it is durable
-                    self._log.secure_data(delivery)
+                if self._area.holds(delivery):  # the merge may not be durable yet
+                    self._log.sync_data(delivery)
             else:
                 self._log.settle(delivery, mark, lambda table: self._append(table, name, delivery, mark))
             self._log.sync()
@@ -127,22 +134,22 @@ class DeltaSink:
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name = self._area.name_in(descriptor, delivery)
-        with disk_errors_explained(self.path, "what the table's readers see"):
+        with sink_disk_errors(self.path, "what the table's readers see"):
             self._area.remove(name)
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
         if not self._log.exists():
-            return Standing()
-        with disk_errors_explained(self.path, "what the table's readers see"):
+            return SinkProgress()
+        with sink_disk_errors(self.path, "what the table's readers see"):
             table = self._log.open()
             committed = self._log.committed(table, delivery)
             if self.key and committed is not None:
                 last = msgspec.structs.replace(delivery, epoch=committed)
                 if self._area.holds(last):
-                    self._log.secure_data(last)
+                    self._log.sync_data(last)
             self._log.sync()
             self._area.sweep(delivery, keep)
-        return Standing(committed, self._log.newest_lineage(table, delivery))
+        return SinkProgress(committed, self._log.newest_lineage(table, delivery))
 
     def _append(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None) -> None:
         from deltalake.transaction import AddAction
@@ -173,26 +180,25 @@ class DeltaSink:
                 merge(table, paths, self.key, self.delete, self._log.properties(table, delivery, mark))
                 table.update_incremental()
         if not self._log.has(table, delivery):
-            # A merge that changes nothing makes no log entry; the epoch needs one all the same.
+            # A merge that changes nothing makes no log entry, and the epoch needs one.
             self._log.append(table, [], delivery, mark)
 
     def _staged_files(self, name: str, delivery: Delivery) -> list[StagedFile]:
         try:
-            with open(os.path.join(self._area.path(name), LIST), "rb") as file:
-                return json_decoder(list[StagedFile]).decode(file.read())
+            return json_decoder(list[StagedFile]).decode(self._area.read(name, LIST))
         except FileNotFoundError:
             raise self._gone(name, delivery) from None
 
     def _put_into_place(self, name: str) -> str:
-        """Move the data to where the table's files lie. Not visible yet. Fine if it has been moved already."""
+        """Move the data to the table's files. Not visible yet. Fine if it has been moved already."""
         place = os.path.join(self.path, PLACE, name)
         with step("delta.place", staged=name):
             make_directories(os.path.dirname(place))
             if not os.path.isdir(place):
                 try:
-                    os.rename(os.path.join(self._area.path(name), DATA), place)
+                    self._area.publish(name, place, part=DATA)
                 except FileNotFoundError:
-                    return place  # moved or removed by another driver: whether it is there is looked at next
+                    return place  # moved or removed by another driver: `_require_all` tells
             sync(os.path.dirname(place))
         return place
 
@@ -206,25 +212,20 @@ class DeltaSink:
                 raise self._gone(os.path.basename(directory), delivery)
 
     def _gone(self, name: str, delivery: Delivery) -> StagedOutputGone:
-        return StagedOutputGone(
-            f"What was staged for {delivery} is gone, or not all there.",
-            about=self._area.path(name),
-            unchanged="what the table's readers see",
-            next_step="stage the epoch again",
-        )
+        return self._area.gone(name, delivery, "what the table's readers see")
 
     def _stored(self, schema: StructType) -> list[Json]:
-        """The rows' columns but for the flag that deletes. `RowsRefused` if key and flag are not what they must be."""
+        """The columns that are stored: all but `delete`. `RowsRefused` if key or `delete` column do not fit."""
         fields: list[Json] = schema.jsonValue()["fields"]
         kinds = {field["name"]: field["type"] for field in fields}
-        problems = list(delta_schema.unsupported(fields))
+        problems = list(unsupported(fields))
         for name in self.key:
             if name not in kinds:
                 problems.append(f"there is no key column {name!r}")
-            elif not delta_schema.is_key(kinds[name]):
-                problems.append(f"the key column {name!r} is {delta_schema.shown(kinds[name])}, which cannot be a key")
+            elif not is_key(kinds[name]):
+                problems.append(f"the key column {name!r} is {shown(kinds[name])}, which cannot be a key")
         if self.delete is not None and kinds.get(self.delete) != "boolean":
-            problems.append(f"there is no boolean column {self.delete!r} to tell which rows delete")
+            problems.append(f"there is no boolean column {self.delete!r} to mark the rows that delete")
         stored = [field for field in fields if field["name"] != self.delete]
         if not stored:
             problems.append("there are no columns")
@@ -235,7 +236,7 @@ class DeltaSink:
     def _check(self, table: DeltaTable, stored: list[Json]) -> None:
         check_table(table, self.path, merging=bool(self.key))
         columns = table.metadata().partition_columns
-        problems = list(delta_schema.misfits(_fields(table), stored, partitioned_by=columns))
+        problems = list(misfits(_fields(table), stored, partitioned_by=columns))
         if problems:
             raise refused(problems, self.path)
 
@@ -254,7 +255,7 @@ class DeltaSink:
         )
         if others:
             raise _invalid(
-                f"{self.path} holds files, {others[0]!r} for one, and no Delta table.",
+                f"{self.path} holds files, for example {others[0]!r}, and no Delta table.",
                 self.path,
                 "give a new directory; or make a table of parquet files with deltalake.convert_to_deltalake",
             )

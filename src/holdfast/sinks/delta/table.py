@@ -1,10 +1,21 @@
-"""Spark's schemas beside Delta's, both as JSON: the two notations are the same. No I/O."""
+"""Which Delta tables can be written to, and which schemas fit them.
+
+Schemas are compared as JSON, which Spark and Delta write alike. No I/O but on an opened table.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.sinks.sink import RowsRefused
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 Json = Any
 PRIMITIVES = {
@@ -31,7 +42,7 @@ def is_primitive(kind: Json) -> bool:
 
 
 def is_key(kind: Json) -> bool:
-    """True if equal keys of this type are equal to everybody: not a float's NaN and zeros, nothing nested."""
+    """Whether every engine agrees on equality of such keys: no floats (NaN, -0.0), nothing nested."""
     return is_primitive(kind) and kind not in PRIMITIVES - KEYS
 
 
@@ -39,16 +50,16 @@ def shown(kind: Json) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
-def for_new_table(fields: list[Json]) -> Json:
-    """The schema to create a table with: nullable throughout, for a query's own idea of that changes with its plan.
+def new_table_schema(fields: list[Json]) -> Json:
+    """The schema of a new table: nullable throughout, because the nullability of a query changes with its plan.
 
-    Metadata is Spark's own business (watermarks, lengths) and stays out.
+    Without metadata, which holds Spark's internals (watermarks, lengths).
     """
     return {"type": "struct", "fields": [_plain(field) for field in fields]}
 
 
 def unsupported(fields: list[Json], above: str = "") -> Iterator[str]:
-    """What of a schema Delta has no type for, in words."""
+    """The columns that Delta has no type for, in words."""
     for field in fields:
         name = above + field["name"]
         if "__COLLATIONS" in field.get("metadata", {}):
@@ -59,10 +70,10 @@ def unsupported(fields: list[Json], above: str = "") -> Iterator[str]:
 def misfits(
     table: list[Json], frame: list[Json], *, partitioned_by: Collection[str] = (), missing_ok: bool = True
 ) -> Iterator[str]:
-    """Why rows of one schema do not fit into a table of another, in words. Nothing if they do.
+    """Why rows of one schema do not fit into a table of another, in words. Nothing if they fit.
 
-    A column that only the table has is filled with nulls, if it takes them. Top-level primitive columns may say
-    nullable where the table does not: what they hold decides, see `required`.
+    A column that only the table has is filled with nulls, if it takes them. Top-level primitive columns may be
+    nullable where the table's are not: their values decide, see `required`.
     """
     have = {field["name"]: field for field in frame}
     want = {field["name"]: field for field in table}
@@ -81,7 +92,7 @@ def misfits(
 
 
 def required(table: list[Json], frame: list[Json]) -> set[str]:
-    """The columns that must turn out to have no nulls, though their type would allow it."""
+    """The columns that are nullable in the frame and not in the table: their values must not be null."""
     nullable = {field["name"] for field in frame if field["nullable"]}
     return {field["name"] for field in table if not field["nullable"] and field["name"] in nullable}
 
@@ -116,11 +127,11 @@ def _plain_type(kind: Json) -> Json:
     return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
-_bare = _plain_type  # with nullability levelled, two types are equal if their values are
+_bare = _plain_type  # types without nullability, to compare them
 
 
 def _is_stricter(table: Json, frame: Json) -> bool:
-    """True if the table's type, equal otherwise, forbids a null inside where the frame's does not."""
+    """Whether the table's type, equal otherwise, forbids nested nulls that the frame's allows."""
     if isinstance(table, str):
         return False
     if table["type"] == "struct":
@@ -132,3 +143,75 @@ def _is_stricter(table: Json, frame: Json) -> bool:
     forbids = frame["valueContainsNull"] and not table["valueContainsNull"]
     deeper = ((table[part], frame[part]) for part in ("keyType", "valueType"))
     return forbids or any(_is_stricter(a, b) for a, b in deeper)
+
+
+# Features of a table that ask nothing of a writer who adds files, or that are checked below.
+FEATURES = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "columnMapping",
+    "generatedColumns",
+    "invariants",
+    "timestampNtz",
+}
+NEWEST_WITHOUT_FEATURES = 6
+COMPUTED = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
+
+
+def check_table(table: DeltaTable, path: str, *, merging: bool) -> None:
+    """`Invalid` for a table whose rules this sink cannot keep: files added to the log bypass all its checks."""
+    reasons = _protocol(table) + _settings(table, merging=merging) + _columns(table, merging=merging)
+    if reasons:
+        raise Invalid(
+            f"This Delta table cannot be written to: {'; '.join(reasons)}.",
+            code="sink.delta-table",
+            about=path,
+            unchanged="the table",
+            next_step="change the table, or give the sink one of its own",
+        )
+
+
+def refused(problems: Sequence[str], path: str) -> RowsRefused:
+    return RowsRefused(
+        f"The table does not take these rows: {'; '.join(problems[:10])}.",
+        about=path,
+        unchanged="what the table's readers see",
+        next_step="correct the query or the table, and start again",
+    )
+
+
+def _protocol(table: DeltaTable) -> list[str]:
+    protocol = table.protocol()
+    if protocol.min_writer_version <= NEWEST_WITHOUT_FEATURES:
+        return []
+    features = {*(protocol.writer_features or []), *(protocol.reader_features or [])}
+    return [f"it uses {feature}" for feature in sorted(features - FEATURES)]
+
+
+def _settings(table: DeltaTable, *, merging: bool) -> list[str]:
+    settings = table.metadata().configuration
+    reasons = []
+    if settings.get("delta.columnMapping.mode", "none") != "none":
+        reasons.append("its columns are mapped to other names")
+    if any(name.startswith("delta.constraints.") for name in settings):
+        reasons.append("it has CHECK constraints")
+    if "delta.setTransactionRetentionDuration" in settings:
+        reasons.append("delta.setTransactionRetentionDuration makes it forget its epochs")
+    if merging and settings.get("delta.appendOnly", "false").lower() == "true":
+        reasons.append("delta.appendOnly forbids merging")
+    return reasons
+
+
+def _columns(table: DeltaTable, *, merging: bool) -> list[str]:
+    fields = msgspec.json.decode(table.schema().to_json())["fields"]
+    reasons = [
+        f"{field['name']!r} is a computed or checked column"
+        for field in fields
+        if any(name in field["metadata"] for name in COMPUTED)
+    ]
+    kinds = {field["name"]: field["type"] for field in fields}
+    for name in () if merging else table.metadata().partition_columns:
+        if kinds[name] not in PARTITIONS:
+            reasons.append(f"it is partitioned by {name!r}, which is {shown(kinds[name])}")
+    return reasons

@@ -1,21 +1,20 @@
-"""Finds out, before an epoch is decided, whether the target will take its staged rows."""
+"""Checks, before an epoch is decided, that the target will take its staged rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psycopg
 from psycopg.sql import SQL, Composable, Identifier
 
+from holdfast.base.postgres import message_of
 from holdfast.errors import Unavailable
 from holdfast.sinks.postgres.compatibility import indexed, needs_trial
-from holdfast.sinks.postgres.connecting import Connection, explained, said
-from holdfast.sinks.postgres.names import DELETED
-from holdfast.sinks.postgres.place import Shape
+from holdfast.sinks.postgres.connection import explained
 from holdfast.sinks.postgres.sql import (
-    Staged,
+    StagedRows,
     example,
     expression,
     kept,
@@ -24,41 +23,45 @@ from holdfast.sinks.postgres.sql import (
     repeated_key,
     survey,
 )
-from holdfast.sinks.postgres.table import Target
+from holdfast.sinks.postgres.table import DELETED, CatalogTable
+from holdfast.sinks.postgres.target import RowKey
 from holdfast.sinks.sink import RowsRefused
+
+if TYPE_CHECKING:
+    from holdfast.base.postgres import Connection
 
 UNCHANGED = "the target; nothing of this epoch is visible"
 _LONG = 2000  # bytes: below this, no index entry is too long for a page
 _SHOWN = 80  # characters of an example's value
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """A reason to refuse staged rows: `rows` meet it. The example shows the key, or these columns."""
+class RowCondition(msgspec.Struct, frozen=True):
+    """A reason to refuse staged rows: those that meet `rows`. An example shows the key, or `columns`."""
 
     rows: Composable
     words: str
     columns: tuple[str, ...]
 
 
-def conditions(target: Target, staged: Staged) -> list[Condition]:
-    """What a look at the staged rows can find. A row that only deletes needs nothing but its key."""
+def conditions(catalog: CatalogTable, staged: StagedRows) -> list[RowCondition]:
+    """The reasons that a query on the staged rows can find. A row that deletes needs only its key."""
     found = []
     if staged.key:
-        found.append(Condition(key_is_null(staged.key), "a key column is null", ()))
-    written = [column for column in target.columns if column.name in staged.columns]
+        found.append(RowCondition(key_is_null(staged.key), "a key column is null", ()))
+    written = [column for column in catalog.columns if column.name in staged.columns]
     numbers = {column.number for column in written}
     for column in written:
         if column.required and column.name not in staged.key:
             rows = SQL("s.{} IS NULL").format(Identifier(column.name))
             found.append(
-                Condition(kept(staged, rows), f"column {column.name!r}, which is NOT NULL, is null", staged.key)
+                RowCondition(kept(staged, rows), f"column {column.name!r}, which is NOT NULL, is null", staged.key)
             )
-    for check in target.checks:
+    for check in catalog.checks:
         if check.columns <= numbers:
             concerned = tuple(column.name for column in written if column.number in check.columns)
             words = f"the constraint {check.name!r} {expression_text(check.expression)} is not met"
             rows = SQL("{} IS FALSE").format(expression(check.expression))
-            found.append(Condition(kept(staged, rows), words, staged.key or concerned))
+            found.append(RowCondition(kept(staged, rows), words, staged.key or concerned))
     return found
 
 
@@ -66,15 +69,15 @@ def expression_text(text: str) -> str:
     return text if text.startswith("(") else f"({text})"
 
 
-def check_staged(connection: Connection, target: Target, staged: Staged, expected: int) -> None:
+def check_staged(connection: Connection, catalog: CatalogTable, staged: StagedRows, expected: int) -> None:
     """Raise `RowsRefused` if the target would not take the rows. Changes nothing.
 
-    One pass over the staged rows; another one over their keys, if there is a key; and, for a target with foreign keys,
-    triggers and the like, the whole merge in a transaction that is taken back.
+    Reads the staged rows once, and their keys once more if there is a key. If the target has foreign keys, triggers and
+    the like, runs the whole merge in a transaction that is rolled back.
     """
     about = str(staged.target)
-    reasons = conditions(target, staged)
-    lengths = [column.name for column in indexed(target, set(staged.columns))]
+    reasons = conditions(catalog, staged)
+    lengths = [column.name for column in indexed(catalog, set(staged.columns))]
     try:
         found = connection.execute(survey(staged, [reason.rows for reason in reasons], lengths)).fetchone()
     except psycopg.Error as error:
@@ -98,41 +101,41 @@ def check_staged(connection: Connection, target: Target, staged: Staged, expecte
             )
     if staged.key:
         _check_repeated(connection, staged)
-    shape = Shape(staged.key, DELETED if staged.deletes else None)
-    if needs_trial(target, set(staged.columns), shape) or longest > _LONG:
-        _try(connection, target, staged)
+    row_key = RowKey(staged.key, DELETED if staged.deletes else None)
+    if needs_trial(catalog, set(staged.columns), row_key) or longest > _LONG:
+        _try(connection, catalog, staged)
 
 
-def _example(connection: Connection, staged: Staged, reason: Condition) -> str:
+def _example(connection: Connection, staged: StagedRows, reason: RowCondition) -> str:
     if not reason.columns:
         return ""
     found = connection.execute(example(staged, reason.columns, reason.rows)).fetchone()
     return "" if found is None else f", as in the one with {_values(reason.columns, found)}"
 
 
-def _check_repeated(connection: Connection, staged: Staged) -> None:
+def _check_repeated(connection: Connection, staged: StagedRows) -> None:
     found = connection.execute(repeated_key(staged)).fetchone()
     if found is not None:
         *key, count = found
         raise RowsRefused(
-            f"{count} rows have the same key, {_values(staged.key, key)}: which of them is to stay?",
+            f"{count} rows have the same key, {_values(staged.key, key)}, and nothing says which one to keep",
             about=str(staged.target),
             unchanged=UNCHANGED,
             next_step="leave one row per key in each epoch, for instance the newest: dropDuplicates or a window",
         )
 
 
-def _try(connection: Connection, target: Target, staged: Staged) -> None:
-    """Merge, let every deferred constraint speak, and take it back."""
+def _try(connection: Connection, catalog: CatalogTable, staged: StagedRows) -> None:
+    """Merge, check deferred constraints, and roll back."""
     try:
         with connection.transaction(force_rollback=True):
             for statement in merge(staged):
                 connection.execute(statement)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except psycopg.Error as error:
-        if target.row_security and error.sqlstate == "42501":
+        if catalog.row_security and error.sqlstate == "42501":
             raise RowsRefused(
-                f"Row security refuses rows: {said(error)}", about=str(staged.target), unchanged=UNCHANGED
+                f"Row security refuses rows: {message_of(error)}", about=str(staged.target), unchanged=UNCHANGED
             ) from None
         refused = explained(error, "trying out the merge", str(staged.target), UNCHANGED)
         raise refused from None

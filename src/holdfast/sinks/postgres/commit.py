@@ -1,67 +1,65 @@
-"""Committing, rolling back and recovering. No Spark: any process that has the descriptor can finish an epoch."""
+"""`commit`, `rollback` and `recover`. No Spark: any process that has the descriptor can finish an epoch."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import msgspec
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from holdfast.base.postgres import DURABLE, is_lost, message_of
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
-from holdfast.sinks.postgres import staging
-from holdfast.sinks.postgres.connecting import (
-    DURABLE,
-    UNLIMITED,
-    Connection,
-    connected,
-    let_go_if_silent,
-    lost,
-    said,
-    translated,
-)
-from holdfast.sinks.postgres.names import COMMITS, TableName
-from holdfast.sinks.postgres.place import Place, Ticket, decode_ticket, read_ticket
-from holdfast.sinks.postgres.sql import Staged, merge
-from holdfast.sinks.postgres.table import exists, home
-from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, Standing, check_same_delivery
+from holdfast.sinks.postgres import staging_table
+from holdfast.sinks.postgres.connection import NO_TIME_LIMIT, connected, release_locks_if_silent, translated
+from holdfast.sinks.postgres.sql import StagedRows, merge
+from holdfast.sinks.postgres.table import COMMITS, TableName, exists, schema_of
+from holdfast.sinks.postgres.target import PostgresDescriptor, PostgresTarget, decode_descriptor, read_descriptor
+from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, StagedOutputGone, check_same_delivery
+
+if TYPE_CHECKING:
+    from holdfast.base.postgres import Connection
 
 
-def commit(place: Place, descriptor: Descriptor, delivery: Delivery, seen: int | None) -> None:
-    """Commit, and if the connection breaks at the last moment, once more: the commit row tells whether it took effect,
-    and whoever inserts it again waits for a transaction that is still under way.
+def commit(target: PostgresTarget, descriptor: Descriptor, delivery: Delivery, seen: int | None) -> None:
+    """Commit; if the connection breaks during COMMIT, try once more.
 
-    `seen` is the newest epoch of the lineage that the caller knows to be committed: it has to be there still.
+    The commit row tells whether the first try took effect. Inserting it again waits for a transaction that is still
+    running.
+
+    `seen` is the newest epoch of the lineage that the caller knows to be committed; `Corrupt` if it is gone.
     """
-    ticket = read_ticket(place, descriptor, delivery)
+    staged = read_descriptor(target, descriptor, delivery)
     try:
-        _commit_once(place, ticket, delivery, seen)
+        _commit_once(target, staged, delivery, seen)
     except OutcomeUnknown as unknown:
         try:
-            _commit_once(place, ticket, delivery, seen)
+            _commit_once(target, staged, delivery, seen)
         except Unavailable:
             raise unknown from None
 
 
-def _commit_once(place: Place, ticket: Ticket, delivery: Delivery, seen: int | None) -> None:
-    repair = f"change the target so that it takes the rows, and start again: they are kept in {ticket.staging}"
+def _commit_once(target: PostgresTarget, staged: PostgresDescriptor, delivery: Delivery, seen: int | None) -> None:
+    repair = f"change the target so that it takes the rows, and start again: they are kept in {staged.staging}"
     unchanged = "the target; the rows are still staged"
-    with connected(place.dsn) as connection, translated("merging staged rows", place.where, unchanged, repair):
+    with connected(target.dsn) as connection, translated("merging staged rows", target.where, unchanged, repair):
         connection.execute(DURABLE)
-        connection.execute(UNLIMITED)
-        let_go_if_silent(connection)
+        connection.execute(NO_TIME_LIMIT)
+        release_locks_if_silent(connection)
         with step("postgres.merge", delivery=delivery):
-            if record(connection, ticket.target, delivery, rows=ticket.rows, mark=ticket.mark):
-                _check_not_set_back(connection, place, ticket, delivery, seen)
-                _merge(connection, ticket, delivery)
-            staging.drop(connection, ticket.staging)
+            if record(connection, staged.target, delivery, rows=staged.rows, mark=staged.mark):
+                _check_not_set_back(connection, target, staged, delivery, seen)
+                _merge(connection, staged, delivery)
+            staging_table.drop(connection, staged.staging)
         with step("postgres.commit", delivery=delivery):
-            _finish(connection, place, delivery)
+            _finish(connection, target, delivery)
 
 
 def record(connection: Connection, target: TableName, delivery: Delivery, *, rows: int, mark: str | None) -> bool:
-    """Insert the delivery's commit row; False if it is there, and `check_same` has nothing against it.
+    """Insert the delivery's commit row; False if it exists and `check_same` accepts it.
 
-    Waits while another transaction is inserting it.
+    Waits for another transaction that is inserting it.
     """
     commits = Identifier(target.schema or "", COMMITS)
     inserted = connection.execute(
@@ -69,7 +67,7 @@ def record(connection: Connection, target: TableName, delivery: Delivery, *, row
             "INSERT INTO {} (pipeline, sink, lineage, epoch, generation, target, row_count, mark) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (pipeline, sink, lineage, epoch) DO NOTHING"
         ).format(commits),
-        [*_name(delivery), delivery.generation, str(target), rows, mark],
+        [*_commit_key(delivery), delivery.generation, str(target), rows, mark],
     )
     if inserted.rowcount == 1:
         return True
@@ -78,10 +76,10 @@ def record(connection: Connection, target: TableName, delivery: Delivery, *, row
 
 
 def check_same(connection: Connection, target: TableName, delivery: Delivery, mark: str | None) -> None:
-    """If the delivery's commit row is there: `Invalid` if it is for another table, `Corrupt` if for other data."""
+    """If the delivery has a commit row: `Invalid` if that is for another table, `Corrupt` if it is for other data."""
     query = SQL("SELECT target, mark FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch = %s")
     commits = Identifier(target.schema or "", COMMITS)
-    found = connection.execute(query.format(commits), _name(delivery)).fetchone()
+    found = connection.execute(query.format(commits), _commit_key(delivery)).fetchone()
     if found is None:
         return
     if found[0] != str(target):
@@ -95,90 +93,92 @@ def check_same(connection: Connection, target: TableName, delivery: Delivery, ma
 
 
 def _check_not_set_back(
-    connection: Connection, place: Place, ticket: Ticket, delivery: Delivery, seen: int | None
+    connection: Connection, target: PostgresTarget, staged: PostgresDescriptor, delivery: Delivery, seen: int | None
 ) -> None:
-    """A server that failed over, or was put back from a copy, under a driver that is at work: rows are missing."""
+    """`Corrupt` if the server lost epoch `seen`: it failed over, or was restored from a copy, while the driver ran."""
     if seen is None or seen >= delivery.epoch:
         return
     query = SQL("SELECT FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch = %s")
     earlier = msgspec.structs.replace(delivery, epoch=seen)
-    found = connection.execute(query.format(Identifier(ticket.schema, COMMITS)), _name(earlier)).fetchone()
+    found = connection.execute(query.format(Identifier(staged.schema, COMMITS)), _commit_key(earlier)).fetchone()
     if found is None:
         raise Corrupt(
-            f"The server had {earlier} and does not have it any more.",
+            f"The server had {earlier} and no longer has it.",
             code="sink.set-back",
-            about=place.where,
+            about=target.where,
             unchanged="the target; the rows of this epoch are staged, and owed",
-            next_step="restore the table; or start the pipeline again, and see what it says",
+            next_step="restore the table; or start the pipeline again: it says what is missing",
         )
 
 
-def _merge(connection: Connection, ticket: Ticket, delivery: Delivery) -> None:
-    columns = staging.columns_of(connection, ticket.staging)
+def _merge(connection: Connection, staged: PostgresDescriptor, delivery: Delivery) -> None:
+    columns = staging_table.columns_of(connection, staged.staging)
     if columns is None:
         raise StagedOutputGone(
             "The staging table is gone, and the epoch was not committed.",
             about=str(delivery),
-            unchanged=f"{ticket.target}",
+            unchanged=f"{staged.target}",
             next_step="stage the epoch again",
         )
-    for statement in merge(Staged(ticket.staging, ticket.target, columns, ticket.key, ticket.deletes, ticket.winners)):
+    for statement in merge(
+        StagedRows(staged.staging, staged.target, columns, staged.key, staged.deletes, staged.winners)
+    ):
         connection.execute(statement)
 
 
-def _finish(connection: Connection, place: Place, delivery: Delivery) -> None:
+def _finish(connection: Connection, target: PostgresTarget, delivery: Delivery) -> None:
     try:
         connection.commit()
     except psycopg.Error as error:
-        if not lost(error):
+        if not is_lost(error):
             raise
         raise OutcomeUnknown(
-            f"The connection broke during COMMIT: {said(error)}",
-            about=f"{delivery} in {place.where}",
+            f"The connection broke during COMMIT: {message_of(error)}",
+            about=f"{delivery} in {target.where}",
             next_step="commit again once the server answers: that settles it, and commits at most once",
         ) from None
 
 
-def rollback(place: Place, descriptor: Descriptor, delivery: Delivery) -> None:
-    """Drop the staging table; commit rows are left alone, so a commit stands."""
-    discard(place, read_ticket(place, descriptor, delivery).staging)
+def rollback(target: PostgresTarget, descriptor: Descriptor, delivery: Delivery) -> None:
+    """Drop the staging table. Commit rows stay, so this never undoes a commit."""
+    discard(target, read_descriptor(target, descriptor, delivery).staging)
 
 
-def recover(place: Place, delivery: Delivery, keep: Descriptor | None) -> Standing:
-    """Read the commit rows, then drop what is left over, each table in a transaction of its own."""
-    kept = None if keep is None else decode_ticket(place, keep).staged
-    with connected(place.dsn) as connection, translated("recovering", place.where, "the target"):
-        schema = home(connection, place.table)
+def recover(target: PostgresTarget, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
+    """Read the commit rows, then drop leftover staging tables, each in a transaction of its own."""
+    kept = None if keep is None else decode_descriptor(target, keep).staged
+    with connected(target.dsn) as connection, translated("recovering", target.where, "the target"):
+        schema = schema_of(connection, target.table)
         if schema is None:
-            return Standing()
-        standing = _standing(connection, schema, delivery)
-        left = list(staging.leftovers(connection, schema, delivery, kept))
-    discard(place, *left)
-    return standing
+            return SinkProgress()
+        progress = _progress(connection, schema, delivery)
+        left = list(staging_table.leftovers(connection, schema, delivery, kept))
+    discard(target, *left)
+    return progress
 
 
-def discard(place: Place, *tables: TableName) -> None:
-    """Drop staging tables for good. Fine if they are gone."""
+def discard(target: PostgresTarget, *tables: TableName) -> None:
+    """Drop staging tables, durably. Fine if they are gone."""
     if not tables:
         return
-    with connected(place.dsn) as connection, translated("dropping staged rows", place.where, "the target"):
+    with connected(target.dsn) as connection, translated("dropping staged rows", target.where, "the target"):
         for table in tables:
             with step("postgres.drop", table=table):
-                let_go_if_silent(connection)
-                staging.drop(connection, table)
+                release_locks_if_silent(connection)
+                staging_table.drop(connection, table)
                 connection.commit()
 
 
-def _standing(connection: Connection, schema: str, delivery: Delivery) -> Standing:
+def _progress(connection: Connection, schema: str, delivery: Delivery) -> SinkProgress:
     if not exists(connection, TableName(schema, COMMITS)):
-        return Standing()
+        return SinkProgress()
     query = SQL(
         "SELECT max(epoch) FILTER (WHERE lineage = %s), max(lineage) FROM {} WHERE pipeline = %s AND sink = %s"
     ).format(Identifier(schema, COMMITS))
     found = connection.execute(query, [delivery.lineage, delivery.pipeline, delivery.sink]).fetchone()
     assert found is not None
-    return Standing(*found)
+    return SinkProgress(*found)
 
 
-def _name(delivery: Delivery) -> list[str | int]:
+def _commit_key(delivery: Delivery) -> list[str | int]:
     return [delivery.pipeline, delivery.sink, delivery.lineage, delivery.epoch]

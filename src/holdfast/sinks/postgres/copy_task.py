@@ -1,7 +1,7 @@
 """Runs on the executors: copies one task's rows into the staging table, Arrow batch by Arrow batch.
 
-COPY's text format is put together a whole column at a time; psycopg's row writers are several times slower. The rows
-of a task are one transaction, and carry the number of the attempt: rows of an attempt that did not win never count.
+COPY's text format is built a whole column at a time; psycopg's row writers are several times slower. A task's rows are
+one transaction and carry the number of the task attempt: rows of an attempt that failed or lost never count.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.postgres import DURABLE, message_of, trouble_of
 from holdfast.errors import Unavailable
-from holdfast.sinks.sink import RowsRefused
+from holdfast.sinks.postgres.connection import SERVER_KEEPALIVES, column_in_copy, connected
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SLICE = 1 << 22
-"""Bytes of a batch that are converted at a time, so that a task's memory does not depend on how long its rows are."""
+"""Bytes of a batch that are converted at a time, so that long rows do not need more memory."""
 OUTCOME = "attempt long, row_count long, refused string"
-"""What a task tells the driver, in Spark's words."""
+"""The row that a task returns to the driver, as a schema of Spark's."""
 
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 
@@ -35,7 +36,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class ValueRefused(Exception):
-    """Ends the copying of a task."""
+    """Ends a task's copying: PostgreSQL would refuse this value."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.why)
@@ -43,7 +44,7 @@ class ValueRefused(Exception):
 
 
 class CopyTask:
-    """What `mapInArrow` runs. Holds the DSN with its password: it must not be kept or shown, only sent."""
+    """The function for `mapInArrow`. Holds the DSN with its password: never store or print it."""
 
     def __init__(self, dsn: str, statement: str, columns: list[str]) -> None:
         self._dsn = dsn
@@ -51,9 +52,9 @@ class CopyTask:
         self._columns = columns
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy all rows, durably, and yield one row that says which attempt did, and how many it copied.
+        """Copy all rows, durably, and yield one row: the task attempt, and how many rows it copied.
 
-        A value that is refused ends the copying, not the task: Spark would only try the same again.
+        A refused value ends the copying, not the task: Spark would only run the same task again.
         """
         from pyspark import TaskContext
 
@@ -66,20 +67,18 @@ class CopyTask:
         if first is not None:  # an empty partition needs no connection
             count, refusal = self.copy(itertools.chain([first], batches), attempt)
             refused = None if refusal is None else msgspec.json.encode(refusal).decode()
-        collections.deque(batches, maxlen=0)  # after a refusal: an executor complains of input that nobody read
+        collections.deque(batches, maxlen=0)  # after a refusal: an executor fails if input is left unread
         outcome = [pa.array([attempt]), pa.array([count]), pa.array([refused], pa.string())]
         yield pa.RecordBatch.from_arrays(outcome, names=["attempt", "row_count", "refused"])
 
     def copy(self, batches: Iterable[pa.RecordBatch], attempt: int) -> tuple[int, Refusal | None]:
-        """Copy the rows in one transaction: all of them are there when this returns, or none and the reason."""
+        """Copy the rows in one transaction. Returns their number, or 0 and the value that was refused."""
         import psycopg
-
-        from holdfast.sinks.postgres.connecting import DURABLE, NOTICED, column_of, connected, explained, said
 
         try:
             with connected(self._dsn) as connection:
                 connection.execute(DURABLE)
-                connection.execute(NOTICED)
+                connection.execute(SERVER_KEEPALIVES)
                 cursor = connection.cursor()
                 with cursor.copy(self._statement.encode()) as copy:
                     for batch in batches:
@@ -90,20 +89,20 @@ class CopyTask:
         except ValueRefused as error:
             return 0, error.refusal
         except psycopg.Error as error:
-            if isinstance(explained(error, "", ""), RowsRefused):
-                return 0, Refusal(column_of(error, self._columns), said(error))
-            raise Unavailable(f"An executor could not copy its rows: {said(error)}") from None
+            if trouble_of(error) == "data":
+                return 0, Refusal(column_in_copy(error, self._columns), message_of(error))
+            raise Unavailable(f"An executor could not copy its rows: {message_of(error)}") from None
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces of about `SLICE` bytes, and at least one row."""
+    """Split a batch into pieces of about `SLICE` bytes, with at least one row each."""
     rows = max(1, batch.num_rows * SLICE // max(SLICE, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
 
 def lines(batch: pa.RecordBatch, columns: Sequence[str], attempt: int) -> bytes:
-    """The rows as COPY reads them, each with the attempt at its end. `ValueRefused` for text that cannot be stored."""
+    """The rows in COPY's text format, with the attempt as last column. `ValueRefused` for text with a NUL character."""
     pa, pc = _arrow()
     fields = [_escaped(as_text(array, name), array.type) for name, array in zip(columns, batch.columns, strict=True)]
     rows = _joined(*fields, f"{attempt}\n", "\t", null_handling="replace", null_replacement="\\N")
@@ -113,7 +112,7 @@ def lines(batch: pa.RecordBatch, columns: Sequence[str], attempt: int) -> bytes:
 
 
 def as_text(array: Any, column: str) -> Any:
-    """The values as PostgreSQL reads them, before COPY's own escapes; null stays null."""
+    """The values as PostgreSQL's text input, without COPY's escapes; null stays null."""
     pa, pc = _arrow()
     kind = array.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -127,7 +126,7 @@ def as_text(array: Any, column: str) -> Any:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _array_text(array, column)
     if pa.types.is_timestamp(kind):
-        # Spark labels instants with the session's time zone; the number below is the same in all of them.
+        # Spark labels instants with the session's time zone; the microseconds since 1970 do not depend on it.
         text = array.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.large_string())
         return text if kind.tz is None else _joined(text, "Z", "")
     return array.cast(pa.large_string())
@@ -148,14 +147,14 @@ def _array_text(array: Any, column: str) -> Any:
 
 
 def _joined(*parts: Any, **options: str) -> Any:
-    """The parts of each row joined by the last one. Arrow wants all of one type."""
+    """Join the parts of each row by the last one. Arrow needs all of one type."""
     pa, pc = _arrow()
     typed = (pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts)
     return pc.binary_join_element_wise(*typed, **options)
 
 
 def _escaped(text: Any, kind: pa.DataType) -> Any:
-    """With COPY's escapes, where the type allows for a character that needs one."""
+    """Add COPY's escapes, where the type can hold a character that needs one."""
     pa, pc = _arrow()
     if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         return text
@@ -165,7 +164,7 @@ def _escaped(text: Any, kind: pa.DataType) -> Any:
 
 
 def _arrow() -> tuple[Any, Any]:
-    """pyarrow and its compute functions, whose types say less than what they take."""
+    """pyarrow and its compute functions, untyped: their stubs accept less than the functions do."""
     import pyarrow
     import pyarrow.compute
 

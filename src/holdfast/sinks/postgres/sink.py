@@ -1,4 +1,7 @@
-"""A PostgreSQL table as a sink: executors copy into a staging table, one transaction merges it."""
+"""`PostgresSink`: executors copy rows into a staging table, one transaction merges it into the target.
+
+Importing this module does not import psycopg: the methods import the modules that do their work.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Invalid
-from holdfast.sinks.postgres.names import check_name, parse_table
-from holdfast.sinks.postgres.place import Place, Shape
-from holdfast.sinks.sink import Delivery, Descriptor, Standing
+from holdfast.sinks.postgres.table import check_name, parse_table
+from holdfast.sinks.postgres.target import PostgresTarget, RowKey
+from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, SinkProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,27 +20,27 @@ if TYPE_CHECKING:
 
 
 class PostgresSink:
-    """Writes each epoch's rows to a table, exactly once.
+    """Writes each epoch's rows to a PostgreSQL table, exactly once.
 
         PostgresSink(dsn, "sales.orders")                                   # appends
         PostgresSink(dsn, "sales.orders", key="order_id")                   # one row per key: inserts or updates
         PostgresSink(dsn, "sales.orders", key="order_id", delete="gone")    # rows where `gone` is true delete their key
 
-    The table is made if it is not there. Its name and the columns' names are taken exactly as spelled. Rows that the
-    table would refuse fail the epoch before anything of it is visible in any sink; so do two rows with one key in an
-    epoch. A null in the `delete` column does not delete; a row that deletes needs nothing but its key. Columns of the
-    table that the frame lacks get their default when a row is inserted, and are left alone when it is updated.
+    The table is created if it does not exist. Its name and the columns' names are used exactly as given. Rows that the
+    table would refuse fail the epoch before any of it is visible in any sink, and so do two rows with the same key in
+    one epoch. A null in the `delete` column does not delete; a row that deletes needs only its key. Columns of the
+    table that the frame lacks get their default when a row is inserted, and keep their value when it is updated.
 
-    Beside the target, in its schema, are `holdfast_commits`, with one row per epoch, and while an epoch is under way a
-    table `holdfast_staged_…`: the role needs CREATE on that schema. Several pipelines may write to one table.
+    In the target's schema the sink keeps a table `holdfast_commits`, with one row per epoch, and while an epoch is
+    staged a table `holdfast_staged_…`: the role needs CREATE on that schema. Several pipelines may write to one table.
 
-    Executors connect by themselves: they need the `postgres` extra, and the server as many connections as there are
-    tasks at a time. They get the DSN with its password in the closure, which Spark sends in clear unless its network
-    encryption is on; nothing else ever holds the password. A publication FOR ALL TABLES carries the staging tables
-    along, and subscribers that lack them stop: publish the target alone.
+    Executors connect to the server themselves: they need the `postgres` extra, and the server needs as many connections
+    as there are concurrent tasks. They get the DSN with its password in the closure, which Spark sends unencrypted
+    unless its network encryption is on; the password is kept nowhere else. A publication FOR ALL TABLES includes the
+    staging tables, and replication stops at subscribers that do not have them: publish the target alone.
     """
 
-    guarantee = "exactly-once"
+    guarantee = EXACTLY_ONCE
 
     def __init__(
         self, dsn: str, table: str, key: str | Sequence[str] | None = None, *, delete: str | None = None
@@ -51,67 +54,68 @@ class PostgresSink:
             check_name(name, "key column")
         if delete is not None and (not names or delete in names):
             raise Invalid(f"Rows marked by {delete!r} delete their key: name a key, without that column.")
-        self._place = Place(dsn, parse_table(table), Shape(names, delete))
-        self._described = self._place.described()
+        self._target = PostgresTarget(dsn, parse_table(table), RowKey(names, delete))
+        self._description = self._target.describe()
         self._seen: dict[tuple[str, str, int], int] = {}  # the newest committed epoch of a pipeline, sink and lineage
 
     def __repr__(self) -> str:
-        return f"PostgresSink({self._place.where})"
+        return f"PostgresSink({self._target.where})"
 
     def describe(self) -> dict[str, Any]:
-        """As the contract says. Without the user: who writes the rows does not change where they go."""
-        return dict(self._described)
+        """See `Sink.describe`. Without the user: the role that writes does not change where the rows go."""
+        return dict(self._description)
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
-        """As the contract says, in one transaction: whatever is refused, nothing was made.
+        """See `Sink.prepare`. One transaction: if anything is refused, nothing was created.
 
-        It is rehearsed on no rows, and taken back: what a commit will need is permitted, or `Invalid` says what is not.
-        `Corrupt` if the table is not there and epochs were committed to it: it is not made anew.
+        Runs everything that a commit does on no rows, and rolls that back; `Invalid` names a missing permission.
+        `Corrupt` if the table does not exist although epochs were committed to it: it is not created again.
         """
         from holdfast.sinks.postgres.prepare import prepare
 
-        prepare(self._place, schema, delivery)
+        prepare(self._target, schema, delivery)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
-        """As the contract says. The driver sees how many rows each task copied, never the rows.
+        """See `Sink.stage`. The driver learns how many rows each task copied, and never holds the rows.
 
-        A target with foreign keys, triggers, further unique indexes and the like has the rows tried out on it, in a
-        transaction that is taken back: as much work again as the commit. What another writer does to the target
-        between that and the commit cannot be foreseen.
+        If the target has foreign keys, triggers, further unique indexes and the like, the merge is tried out in a
+        transaction that is rolled back: as much work again as the commit. What other writers do to the target between
+        that and the commit cannot be foreseen.
         """
         from holdfast.sinks.postgres.stage import stage
 
-        return stage(self._place, frame, delivery)
+        return stage(self._target, frame, delivery)
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        """As the contract says. `OutcomeUnknown` if the connection broke at the last moment and the server cannot be
-        asked what became of it: committing again settles it. `RowsRefused` if the target was changed since the rows
-        were staged and does not take them any more: they are kept.
-        `Corrupt`, and they are kept as well, if the server has lost an epoch that this sink has seen there, or has
-        this one from other source positions.
+        """See `Sink.commit`. Further errors, all of which keep the staged rows:
+
+        `OutcomeUnknown` if the connection broke during COMMIT and the server cannot be asked for the result; committing
+        again settles it. `RowsRefused` if the target was changed since the rows were staged and no longer takes them.
+        `Corrupt` if the server lost an epoch that this sink has seen there, or has this epoch from other source
+        positions.
         """
         from holdfast.sinks.postgres.commit import commit
 
-        name = _name(delivery)
-        commit(self._place, descriptor, delivery, self._seen.get(name))
-        self._seen[name] = max(delivery.epoch, self._seen.get(name, 0))
+        series = _series(delivery)
+        commit(self._target, descriptor, delivery, self._seen.get(series))
+        self._seen[series] = max(delivery.epoch, self._seen.get(series, 0))
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        """As the contract says."""
+        """See `Sink.rollback`."""
         from holdfast.sinks.postgres.commit import rollback
 
-        rollback(self._place, descriptor, delivery)
+        rollback(self._target, descriptor, delivery)
 
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> Standing:
-        """As the contract says. A staging table that a dead driver's task still holds is left for the next time."""
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
+        """See `Sink.recover`. A staging table that a dead driver's task still uses is left for the next `recover`."""
         from holdfast.sinks.postgres.commit import recover
 
-        standing = recover(self._place, delivery, keep)
-        self._seen.pop(_name(delivery), None)
-        if standing.committed is not None:
-            self._seen[_name(delivery)] = standing.committed
-        return standing
+        progress = recover(self._target, delivery, keep)
+        self._seen.pop(_series(delivery), None)
+        if progress.committed is not None:
+            self._seen[_series(delivery)] = progress.committed
+        return progress
 
 
-def _name(delivery: Delivery) -> tuple[str, str, int]:
+def _series(delivery: Delivery) -> tuple[str, str, int]:
     return delivery.pipeline, delivery.sink, delivery.lineage

@@ -1,4 +1,4 @@
-"""The SQL of the sink, built and nothing else. Every name is quoted, every value a literal or a parameter."""
+"""The statements of the sink: built here, executed elsewhere. Names are quoted, values are literals or parameters."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import msgspec
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
-from holdfast.sinks.postgres.names import ATTEMPT, COMMITS, DELETED, TableName
-from holdfast.sinks.postgres.table import Target
+from holdfast.sinks.postgres.table import ATTEMPT, COMMITS, DELETED, CatalogTable, TableName
 
 Winners = list[tuple[int, int]]
-"""The task attempts whose rows count, as ranges with both ends included."""
+"""The task attempts whose rows count, as inclusive ranges."""
 
 
-class Staged(msgspec.Struct, frozen=True):
-    """A staging table, and how its rows go into the target."""
+class StagedRows(msgspec.Struct, frozen=True):
+    """The rows of a staging table that count, and how they go into the target."""
 
     table: TableName
     target: TableName
@@ -26,7 +25,7 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 def ranges(attempts: Sequence[int]) -> Winners:
-    """The same numbers as few ranges: a job's attempts mostly follow one another."""
+    """The numbers as few ranges: the attempts of a job are mostly consecutive."""
     found: Winners = []
     for attempt in sorted(attempts):
         if found and attempt == found[-1][1] + 1:
@@ -53,7 +52,7 @@ def create_commits(schema: str) -> Composed:
 
 
 def add_mark(schema: str) -> Composed:
-    """For a table of an earlier release, which had no marks."""
+    """For a table of an earlier release, which has no marks."""
     return SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS mark text").format(Identifier(schema, COMMITS))
 
 
@@ -65,15 +64,15 @@ def create_target(table: TableName, columns: Sequence[tuple[str, str]], key: Seq
     return SQL("CREATE TABLE {} ({})").format(identifier(table), SQL(", ").join(parts))
 
 
-def create_staged(table: TableName, target: Target, columns: Sequence[str], deletes: bool) -> Composed:
-    """A staging table. Its columns have the target's types and collations, so that both agree on which keys are equal,
-    and none of its constraints: which rows count, and which only delete, is known after the copying.
+def create_staged(table: TableName, catalog: CatalogTable, columns: Sequence[str], deletes: bool) -> Composed:
+    """A staging table: the target's types and collations, so that both agree on which keys are equal, and none of its
+    constraints: which rows count, and which only delete, is known only after copying.
 
-    No autovacuum: it would only get in the way of a table that is gone in a moment.
+    No autovacuum: the table is dropped soon, and a vacuum would hold a lock on it.
     """
     parts: list[Composable] = []
     for name in columns:
-        column = target.column(name)
+        column = catalog.column(name)
         assert column is not None
         collation = SQL(" COLLATE ") + _raw(column.collation) if column.collation else SQL("")
         parts.append(SQL("{} {}{}").format(Identifier(name), _raw(column.type.written), collation))
@@ -89,8 +88,8 @@ def copy_into(table: TableName, columns: Sequence[str]) -> Composed:
     return SQL("COPY {} ({}) FROM STDIN").format(identifier(table), _names([*columns, ATTEMPT]))
 
 
-def merge(staged: Staged) -> list[Composed]:
-    """Deletes, then inserts. Keys go in one order, so that two pipelines that write the same keys do not deadlock."""
+def merge(staged: StagedRows) -> list[Composed]:
+    """Delete, then insert or update. Ordered by key, so that two pipelines that write the same keys do not deadlock."""
     statements = []
     if staged.deletes:
         same = SQL(" AND ").join(SQL("t.{0} = s.{0}").format(Identifier(name)) for name in staged.key)
@@ -116,18 +115,18 @@ def merge(staged: Staged) -> list[Composed]:
     return [*statements, insert]
 
 
-def counting(staged: Staged) -> Composable:
+def counting(staged: StagedRows) -> Composable:
     """The staged rows that go in: those of winning attempts that do not delete."""
     return kept(staged, winning(staged.winners))
 
 
-def kept(staged: Staged, rows: Composable) -> Composable:
+def kept(staged: StagedRows, rows: Composable) -> Composable:
     """Of these rows, those that do not delete."""
     return SQL("s.{} IS NOT TRUE AND {}").format(Identifier(DELETED), rows) if staged.deletes else rows
 
 
 def winning(winners: Winners) -> Composed:
-    """The staged rows that count at all: an attempt that was repeated, or outrun by another, may have left some."""
+    """The staged rows that count: a task attempt that failed, or lost to a speculative one, may have left others."""
     text = "{" + ",".join(f"[{first},{last}]" for first, last in winners) + "}"
     return SQL("s.{} <@ {}::int8multirange").format(Identifier(ATTEMPT), Literal(text))
 
@@ -136,8 +135,8 @@ def key_is_null(key: Sequence[str]) -> Composed:
     return SQL("({})").format(SQL(" OR ").join(SQL("s.{} IS NULL").format(Identifier(name)) for name in key))
 
 
-def survey(staged: Staged, conditions: Sequence[Composable], lengths: Sequence[str]) -> Composed:
-    """How many rows count, how many meet each condition, and how long the values of the indexed columns get."""
+def survey(staged: StagedRows, conditions: Sequence[Composable], lengths: Sequence[str]) -> Composed:
+    """Count the rows, those that meet each condition, and the longest value of the indexed columns."""
     counts: list[Composable] = [SQL("count(*)")]
     counts += [SQL("count(*) FILTER (WHERE {})").format(condition) for condition in conditions]
     longest: list[Composable] = [SQL("coalesce(octet_length(s.{}::text), 0)").format(Identifier(n)) for n in lengths]
@@ -147,15 +146,15 @@ def survey(staged: Staged, conditions: Sequence[Composable], lengths: Sequence[s
     )
 
 
-def example(staged: Staged, columns: Sequence[str], condition: Composable) -> Composed:
+def example(staged: StagedRows, columns: Sequence[str], condition: Composable) -> Composed:
     shown = SQL(", ").join(SQL("left(s.{}::text, 81)").format(Identifier(name)) for name in columns)
     return SQL("SELECT {} FROM {} s WHERE {} AND {} LIMIT 1").format(
         shown, identifier(staged.table), winning(staged.winners), condition
     )
 
 
-def repeated_key(staged: Staged) -> Composed:
-    """One key that more than one row has."""
+def repeated_key(staged: StagedRows) -> Composed:
+    """One key that several rows have, and how many."""
     shown = SQL(", ").join(SQL("left(s.{}::text, 81)").format(Identifier(name)) for name in staged.key)
     names = SQL(", ").join(SQL("s.{}").format(Identifier(name)) for name in staged.key)
     return SQL("SELECT {}, count(*) FROM {} s WHERE {} GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
@@ -168,7 +167,7 @@ def identifier(table: TableName) -> Identifier:
 
 
 def expression(text: str) -> Composable:
-    """SQL that the server itself wrote down, such as a constraint's expression."""
+    """SQL text from the catalog, such as a constraint's expression."""
     return _raw(f"({text})")
 
 

@@ -1,36 +1,103 @@
-"""What the server's catalog says of a target table. Read once per start and once per epoch; decides nothing."""
+"""Names of tables, and what PostgreSQL's catalog says about one. Reads, and decides nothing."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.sinks.postgres.names import TableName
+from holdfast.errors import Invalid
 from holdfast.sinks.postgres.types import PgType
+from holdfast.sinks.sink import Delivery
 
 if TYPE_CHECKING:
-    from holdfast.sinks.postgres.connecting import Connection
+    from holdfast.base.postgres import Connection
+
+COMMITS = "holdfast_commits"
+"""The table with one row per committed delivery, in the target's schema: a backup restores both or neither."""
+STAGED = "holdfast_staged_"
+"""The prefix of staging tables, which are in the target's schema too."""
+ATTEMPT = "holdfast_attempt"
+"""The column of a staging table with the task attempt that copied the row."""
+DELETED = "holdfast_deleted"
+"""The column of a staging table that marks rows which delete their key."""
+LONGEST = 63  # bytes; PostgreSQL truncates longer names silently
+
+_PART = re.compile(r'"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>[^".][^.]*)')
+_STAGED = re.compile(rf"{STAGED}[0-9a-f]{{32}}")
 
 
-class Column(msgspec.Struct, frozen=True):
-    """A column of the target."""
+class TableName(msgspec.Struct, frozen=True):
+    """A table, and its schema if one was given."""
+
+    schema: str | None
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join(quoted(part) for part in (self.schema, self.name) if part is not None)
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier, for messages and for `to_regclass`."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def parse_table(text: str) -> TableName:
+    """`name` or `schema.name`, exactly as spelled: no folding to lower case. A part with a dot goes in quotes."""
+    parts: list[str] = []
+    at = 0
+    while found := _PART.match(text, at):
+        parts.append(found["quoted"].replace('""', '"') if found["quoted"] else found["plain"])
+        at = found.end() + 1
+        if text[found.end() : at] != ".":
+            break
+    if at <= len(text) or not 1 <= len(parts) <= 2:
+        raise Invalid(
+            f"{text!r} does not name a table.",
+            next_step='write "name" or "schema.name"; a part that contains a dot goes in double quotes',
+        )
+    for part in parts:
+        check_name(part, "table or schema")
+    return TableName(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+def check_name(name: str, what: str) -> None:
+    """`Invalid` for a name that PostgreSQL would truncate or cannot store."""
+    if not name or "\0" in name or len(name.encode("utf-8", "replace")) > LONGEST:
+        raise Invalid(f"{name!r} cannot be the name of a {what}: PostgreSQL takes 1 to {LONGEST} bytes, and no NUL.")
+
+
+def staged_name(delivery: Delivery, token: str) -> str:
+    """The staging table of one attempt at a delivery. The token distinguishes two attempts of one driver."""
+    whole = f"{delivery.owner}/{delivery.lineage}/{delivery.epoch}/{delivery.generation}/{token}"
+    return STAGED + hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def is_staged_name(name: str) -> bool:
+    """Whether it is the name of a staging table: no other table is ever dropped."""
+    return _STAGED.fullmatch(name) is not None
+
+
+class CatalogColumn(msgspec.Struct, frozen=True):
+    """A column of a table."""
 
     number: int
     name: str
     type: PgType
     collation: str | None
-    """Where it is not the type's own: it decides which keys are equal."""
+    """If it is not the type's own; it decides which keys are equal."""
     required: bool
     has_default: bool
     numbered: bool
-    """Filled from a sequence unless a value is given."""
+    """Whether a sequence fills it when no value is given."""
     generated: str | None
-    """Why no value can be given, if so."""
+    """Why no value can be given; None if one can."""
     domain: bool
 
 
-class Check(msgspec.Struct, frozen=True):
+class CheckConstraint(msgspec.Struct, frozen=True):
     """A CHECK constraint. A row violates it if the expression is false; null is fine."""
 
     name: str
@@ -38,8 +105,8 @@ class Check(msgspec.Struct, frozen=True):
     columns: frozenset[int]
 
 
-class Index(msgspec.Struct, frozen=True):
-    """An index, with the numbers of its columns; those that are only carried along are not counted."""
+class CatalogIndex(msgspec.Struct, frozen=True):
+    """An index, with the numbers of its key columns (without INCLUDE columns)."""
 
     name: str
     unique: bool
@@ -47,11 +114,11 @@ class Index(msgspec.Struct, frozen=True):
     immediate: bool
     valid: bool
     plain: bool
-    """Over columns alone: no expression, no condition."""
+    """On columns alone: no expression, no WHERE."""
 
 
-class Target(msgspec.Struct, frozen=True):
-    """A table and everything about it that decides whether rows are taken."""
+class CatalogTable(msgspec.Struct, frozen=True):
+    """A table, with everything about it that decides whether it takes rows."""
 
     schema: str
     name: str
@@ -66,26 +133,26 @@ class Target(msgspec.Struct, frozen=True):
     """Has a foreign key."""
     referred: bool
     """Another table has a foreign key to it."""
-    columns: tuple[Column, ...]
-    checks: tuple[Check, ...]
-    indexes: tuple[Index, ...]
+    columns: tuple[CatalogColumn, ...]
+    checks: tuple[CheckConstraint, ...]
+    indexes: tuple[CatalogIndex, ...]
 
     @property
     def table(self) -> TableName:
         return TableName(self.schema, self.name)
 
-    def column(self, name: str) -> Column | None:
+    def column(self, name: str) -> CatalogColumn | None:
         return next((column for column in self.columns if column.name == name), None)
 
-    def key_index(self, key: tuple[str, ...]) -> Index | None:
+    def key_index(self, key: tuple[str, ...]) -> CatalogIndex | None:
         """The unique index on exactly these columns that `ON CONFLICT` can use."""
         numbers = {column.number for column in self.columns if column.name in key}
         usable = (index for index in self.indexes if index.unique and index.immediate and index.valid and index.plain)
         return next((index for index in usable if set(index.columns) == numbers and len(numbers) == len(key)), None)
 
 
-def home(connection: Connection, table: TableName) -> str | None:
-    """The schema in which the table is, or in which it would be made; None if there is no such schema."""
+def schema_of(connection: Connection, table: TableName) -> str | None:
+    """The schema that the table is in, or would be created in; None if that schema does not exist."""
     found = connection.execute(_HOME, [str(table), table.schema]).fetchone()
     return found[0] if found else None
 
@@ -95,33 +162,34 @@ def exists(connection: Connection, table: TableName) -> bool:
     return bool(found and found[0])
 
 
-def read_target(connection: Connection, table: TableName) -> Target | None:
-    """Everything about the table; None if there is no such table. A name without schema is looked up as usual."""
+def read_table(connection: Connection, table: TableName) -> CatalogTable | None:
+    """What the catalog says; None if there is no such table. A name without schema is found by the search path."""
     found = connection.execute(_TABLE, [str(table)]).fetchone()
     if found is None:
         return None
     oid, facts = found[0], dict(zip(_FACTS, found[1:], strict=True))
     columns = tuple(_column(row) for row in connection.execute(_COLUMNS, [oid]))
     checks = tuple(
-        Check(name, expression, frozenset(numbers)) for name, expression, numbers in connection.execute(_CHECKS, [oid])
+        CheckConstraint(name, expression, frozenset(numbers))
+        for name, expression, numbers in connection.execute(_CHECKS, [oid])
     )
     indexes = tuple(
-        Index(name, unique, tuple(numbers), immediate, valid, plain)
+        CatalogIndex(name, unique, tuple(numbers), immediate, valid, plain)
         for name, unique, numbers, immediate, valid, plain in connection.execute(_INDEXES, [oid])
     )
-    return Target(**facts, columns=columns, checks=checks, indexes=indexes)
+    return CatalogTable(**facts, columns=columns, checks=checks, indexes=indexes)
 
 
-def _column(row: tuple[Any, ...]) -> Column:
+def _column(row: tuple[Any, ...]) -> CatalogColumn:
     number, name, *rest = row
     type_name, category, modifier, written, element_name, element_category, element_written, *flags = rest
     element = None
     if element_name is not None:
         element = PgType(element_name, element_category, modifier, element_written)
-    return Column(number, name, PgType(type_name, category, modifier, written, element), *flags)
+    return CatalogColumn(number, name, PgType(type_name, category, modifier, written, element), *flags)
 
 
-_FACTS = tuple(name for name in Target.__struct_fields__ if name not in {"columns", "checks", "indexes"})
+_FACTS = tuple(name for name in CatalogTable.__struct_fields__ if name not in {"columns", "checks", "indexes"})
 
 _HOME = """
 SELECT coalesce(

@@ -1,10 +1,10 @@
-"""Which PostgreSQL type a Spark type becomes, and which ones that exist already take it.
+"""Which PostgreSQL type a Spark type becomes in a new table, and which existing column types take it.
 
-A column takes a type if every value arrives as it was, or is found out while it is staged: a long goes into an
-integer column as long as it fits. What would lose something without a word is refused before any data moves, with one
-exception: timestamps are rounded to a column's precision, since Spark has no type for fewer digits. Arrays of arrays
-become arrays of several dimensions, which PostgreSQL has only with rows of one length, and not at all without elements:
-`[[]]` arrives as `[]`. Structs and maps become JSON as Spark writes it, with instants in UTC.
+A column takes a type if every value arrives unchanged or is refused while it is staged: a long goes into an integer
+column as long as it fits. A column that would silently lose something is refused before any data moves, with one
+exception: timestamps are rounded to a column's precision, since Spark has no type with fewer digits. Arrays of arrays
+become multidimensional arrays, which PostgreSQL has only with rows of equal length and never empty: `[[]]` arrives as
+`[]`. Structs and maps become JSON as Spark writes it, with timestamps in UTC.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ _NO_STRING = "NBDTA"  # numbers, booleans, dates and times, timespans, arrays: a
 
 
 class PgType(msgspec.Struct, frozen=True):
-    """A type as the catalog knows it; for a domain, the type it is made of."""
+    """A type as the catalog has it; for a domain, its base type."""
 
     name: str
     """As in pg_type: `int4`, not `integer`."""
     category: str
     modifier: int
     written: str
-    """As one writes it, with length or precision."""
+    """As in SQL, with length or precision."""
     element: PgType | None = None
 
     @property
     def scale(self) -> int | None:
-        """Digits after the point that a numeric keeps; None if it keeps all."""
+        """Digits after the decimal point that a numeric keeps; None if it keeps all."""
         if self.name != "numeric" or self.modifier < 0:
             return None
         return (((self.modifier - 4) & 0x7FF) ^ 1024) - 1024  # eleven bits with a sign
@@ -83,7 +83,7 @@ def goes_as_json(data_type: DataType) -> bool:
 
 
 def new_column(data_type: DataType) -> str | None:
-    """The type of a column that is made for this; None if there is none."""
+    """The type of a new column for these values; None if PostgreSQL has none."""
     kind = type(data_type).__name__
     if kind == "DecimalType":
         precise: Any = data_type
@@ -97,7 +97,7 @@ def new_column(data_type: DataType) -> str | None:
 
 
 def why_not(data_type: DataType, column: PgType) -> str | None:
-    """What keeps a column of this type from taking the values; None if it takes them."""
+    """Why a column of this type does not take the values; None if it does."""
     kind = type(data_type).__name__
     if new_column(data_type) is None:
         return f"a sink to PostgreSQL does not know Spark's type {data_type.simpleString()}"
@@ -118,9 +118,9 @@ def why_not(data_type: DataType, column: PgType) -> str | None:
 
 
 def cast_for(data_type: DataType, column: PgType) -> str | None:
-    """What Spark makes of a value before it travels: "json", another type of its own, or nothing.
+    """How Spark casts a value before it is copied: "json", a Spark type, or None for no cast.
 
-    A float becomes a double where the column is one: its shortest decimal form would be read as another double.
+    A float becomes a double if the column is one: the float's shortest decimal form would be read as another double.
     """
     if goes_as_json(data_type):
         return "json"

@@ -27,7 +27,7 @@ import pyarrow
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, Sink, StagedOutputGone, Standing
+from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused, Sink, SinkProgress, StagedOutputGone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -275,25 +275,25 @@ class ExactlyOnceConformance(SinkConformance):
 
     # Coming back
 
-    def test_standing_of_a_new_sink(self) -> None:
-        assert self.open().recover(delivery(0), None) == Standing()
-        assert self.sink.recover(delivery(0), None) == Standing()
+    def test_a_new_sink_has_no_progress(self) -> None:
+        assert self.open().recover(delivery(0), None) == SinkProgress()
+        assert self.sink.recover(delivery(0), None) == SinkProgress()
 
-    def test_standing(self) -> None:
+    def test_progress_is_the_newest_committed_epoch(self) -> None:
         self.deliver(A, delivery(1))
         self.deliver(B, delivery(2))
         kept = self.stage(C, delivery(3))
-        assert self.open().recover(delivery(3, generation=2), kept) == Standing(committed=2, lineage=0)
+        assert self.open().recover(delivery(3, generation=2), kept) == SinkProgress(committed=2, lineage=0)
         self.sink.commit(kept, delivery(3))
-        assert self.open().recover(delivery(3, generation=2), None) == Standing(committed=3, lineage=0)
+        assert self.open().recover(delivery(3, generation=2), None) == SinkProgress(committed=3, lineage=0)
 
-    def test_standing_counts_each_lineage_by_itself(self) -> None:
+    def test_progress_is_counted_for_each_lineage(self) -> None:
         self.deliver(A, delivery(5))
         self.deliver(B, delivery(2, lineage=3))
         before = 5 if self.abilities.keeps_lineages else None
-        assert self.open().recover(delivery(5), None) == Standing(committed=before, lineage=3)
-        assert self.open().recover(delivery(2, lineage=3), None) == Standing(committed=2, lineage=3)
-        assert self.open().recover(delivery(0, lineage=4), None) == Standing(committed=None, lineage=3)
+        assert self.open().recover(delivery(5), None) == SinkProgress(committed=before, lineage=3)
+        assert self.open().recover(delivery(2, lineage=3), None) == SinkProgress(committed=2, lineage=3)
+        assert self.open().recover(delivery(0, lineage=4), None) == SinkProgress(committed=None, lineage=3)
 
     def test_recover_sweeps_earlier_generations_only(self) -> None:
         old, kept = self.stage(A, delivery(2)), self.stage(A, delivery(1))
@@ -312,7 +312,7 @@ class ExactlyOnceConformance(SinkConformance):
     def test_recover_again_finds_the_same(self) -> None:
         kept = self.stage(A, delivery(1))
         for generation in (2, 3, 3):
-            assert self.open().recover(delivery(1, generation=generation), kept) == Standing()
+            assert self.open().recover(delivery(1, generation=generation), kept) == SinkProgress()
         self.open().commit(kept, delivery(1, generation=3))
         assert self.rows() == A
 
@@ -340,13 +340,13 @@ class ExactlyOnceConformance(SinkConformance):
         theirs.prepare(schema, other(0))
         to = other(1)
         waiting, mine = self.stage(B, to, theirs), self.stage(C, delivery(2))
-        assert theirs.recover(other(0, generation=2), waiting) == Standing()
+        assert theirs.recover(other(0, generation=2), waiting) == SinkProgress()
         self.sink.recover(delivery(2, generation=2), mine)
         theirs.commit(waiting, to)
         self.sink.commit(mine, delivery(2))
         assert self.rows() == A + B + C
-        assert theirs.recover(to, None) == Standing(committed=1, lineage=0)
-        assert self.sink.recover(delivery(2), None) == Standing(committed=2, lineage=0)
+        assert theirs.recover(to, None) == SinkProgress(committed=1, lineage=0)
+        assert self.sink.recover(delivery(2), None) == SinkProgress(committed=2, lineage=0)
 
     def commit_at_once(self, *commits: tuple[Descriptor, Delivery]) -> None:
         """Each in a thread of its own with a sink of its own, all beginning together. Their errors come out."""

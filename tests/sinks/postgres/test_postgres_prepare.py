@@ -130,7 +130,7 @@ FRAMES = {
     "no such type": (StructType().add("id", DayTimeIntervalType()), "interval"),
     "two of a name": (StructType().add("a", "long").add("a", "long"), "two columns"),
     "long name": (StructType().add("x" * 64, "long"), "63 bytes"),
-    "our name": (StructType().add("holdfast_attempt", "long"), "staging needs"),
+    "our name": (StructType().add("holdfast_attempt", "long"), "reserved for staging"),
 }
 
 
@@ -170,7 +170,7 @@ def test_weird_names(table: str, dsn: str, by_hand: None) -> None:
     two = at(2, pipeline=weird.pipeline, sink=weird.sink)
     sink.commit(stage(sink, [(1, None, True)], two, schema), two)
     with psycopg.connect(dsn) as connection:
-        quoted = str(sink._place.table)
+        quoted = str(sink._target.table)
         assert connection.execute(f"SELECT * FROM {quoted}".encode()).fetchall() == [(2, "two")]
     assert sink.recover(two, None).committed == 2
 

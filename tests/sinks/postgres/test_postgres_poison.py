@@ -14,10 +14,9 @@ from postgres_hands import SIMPLE, HandFrame, ask, at, opened, stage, staging_ta
 from pyspark.sql.types import DecimalType, StructType
 
 from holdfast.sinks.postgres.compatibility import needs_trial
-from holdfast.sinks.postgres.connecting import connected
-from holdfast.sinks.postgres.names import TableName
-from holdfast.sinks.postgres.place import Shape
-from holdfast.sinks.postgres.table import read_target
+from holdfast.sinks.postgres.connection import connected
+from holdfast.sinks.postgres.table import TableName, read_table
+from holdfast.sinks.postgres.target import RowKey
 from holdfast.sinks.sink import RowsRefused
 
 pytestmark = pytest.mark.usefixtures("by_hand")
@@ -264,15 +263,15 @@ def test_common_targets_are_not_tried(dsn: str) -> None:
     ask(dsn, "CREATE TABLE keyed (id bigint PRIMARY KEY, name text); CREATE INDEX ON keyed (name)")
     ask(dsn, "CREATE TABLE twice (id bigint PRIMARY KEY, name text UNIQUE)")
     with connected(dsn) as connection:
-        plain, keyed, twice = (read_target(connection, TableName(None, name)) for name in ("plain", "keyed", "twice"))
+        plain, keyed, twice = (read_table(connection, TableName(None, name)) for name in ("plain", "keyed", "twice"))
     assert plain is not None
     assert keyed is not None
     assert twice is not None
     written = {"id", "name"}
-    assert needs_trial(plain, written, Shape()) == []
-    assert needs_trial(keyed, written, Shape(("id",))) == []
-    assert needs_trial(keyed, written, Shape()) == ["it has unique indexes besides the key"]
-    assert needs_trial(twice, written, Shape(("id",))) == ["it has unique indexes besides the key"]
+    assert needs_trial(plain, written, RowKey()) == []
+    assert needs_trial(keyed, written, RowKey(("id",))) == []
+    assert needs_trial(keyed, written, RowKey()) == ["it has unique indexes besides the key"]
+    assert needs_trial(twice, written, RowKey(("id",))) == ["it has unique indexes besides the key"]
 
 
 def test_constraints_that_are_not_enforced(dsn: str) -> None:

@@ -15,9 +15,9 @@ from pyspark.sql import types as spark
 
 from holdfast.errors import Invalid
 from holdfast.sinks.postgres.copy_task import SLICE, ValueRefused, lines, slices
-from holdfast.sinks.postgres.names import TableName, is_staged_name, parse_table, staged_name
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.sinks.postgres.sql import Staged, merge, ranges
+from holdfast.sinks.postgres.sql import StagedRows, merge, ranges
+from holdfast.sinks.postgres.table import TableName, is_staged_name, parse_table, staged_name
 from holdfast.sinks.postgres.types import PgType, cast_for, new_column, why_not
 
 
@@ -88,7 +88,7 @@ def test_description() -> None:
 
 
 def test_merge_without_key_only_inserts() -> None:
-    staged = Staged(TableName("s", "stage"), TableName("s", "t"), ("a", "b"), (), False, [(1, 2), (5, 5)])
+    staged = StagedRows(TableName("s", "stage"), TableName("s", "t"), ("a", "b"), (), False, [(1, 2), (5, 5)])
     (insert,) = merge(staged)
     assert insert.as_string(None) == (
         'INSERT INTO "s"."t" ("a", "b") SELECT "a", "b" FROM "s"."stage" s '
@@ -97,7 +97,7 @@ def test_merge_without_key_only_inserts() -> None:
 
 
 def test_merge_with_nothing_but_the_key() -> None:
-    (insert,) = merge(Staged(TableName("s", "stage"), TableName("s", "t"), ("a",), ("a",), False, []))
+    (insert,) = merge(StagedRows(TableName("s", "stage"), TableName("s", "t"), ("a",), ("a",), False, []))
     assert insert.as_string(None).endswith('ORDER BY "a" ON CONFLICT ("a") DO NOTHING')
 
 

@@ -1,31 +1,33 @@
-"""Staging tables: made with a label, found again by it, and dropped.
+"""Staging tables: created with a label, found again by it, dropped.
 
-The label is the table's comment, written in the transaction that makes the table and gone with it: no crash leaves a
-staging table that nobody can attribute, or an entry for a table that is not there.
+The label is the table's comment, written in the transaction that creates the table and dropped with it: no crash leaves
+a staging table without an owner, or an entry for a table that does not exist.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 import psycopg
 from psycopg.sql import SQL, Literal
 
 from holdfast.base.codec import json_decoder
-from holdfast.sinks.postgres.connecting import Connection
-from holdfast.sinks.postgres.names import ATTEMPT, DELETED, STAGED, TableName, is_staged_name, staged_name
 from holdfast.sinks.postgres.sql import create_staged, identifier
-from holdfast.sinks.postgres.table import Target
+from holdfast.sinks.postgres.table import ATTEMPT, DELETED, STAGED, CatalogTable, TableName, is_staged_name, staged_name
 from holdfast.sinks.sink import Delivery
+
+if TYPE_CHECKING:
+    from holdfast.base.postgres import Connection
 
 LOCK_TIMEOUT = "10s"
 log = logging.getLogger("holdfast.sinks")
 
 
-class Label(msgspec.Struct, frozen=True):
-    """Whose staging table it is."""
+class StagingLabel(msgspec.Struct, frozen=True):
+    """The delivery that a staging table belongs to, and the driver that created it."""
 
     owner: str
     lineage: int
@@ -34,12 +36,17 @@ class Label(msgspec.Struct, frozen=True):
 
 
 def create(
-    connection: Connection, target: Target, columns: tuple[str, ...], deletes: bool, delivery: Delivery, token: str
+    connection: Connection,
+    catalog: CatalogTable,
+    columns: tuple[str, ...],
+    deletes: bool,
+    delivery: Delivery,
+    token: str,
 ) -> TableName:
-    """Make an empty staging table for one attempt at a delivery, beside the target."""
-    table = TableName(target.schema, staged_name(delivery, token))
-    label = Label(delivery.owner, delivery.lineage, delivery.epoch, delivery.generation)
-    connection.execute(create_staged(table, target, columns, deletes))
+    """Create an empty staging table for one attempt at a delivery, in the target's schema."""
+    table = TableName(catalog.schema, staged_name(delivery, token))
+    label = StagingLabel(delivery.owner, delivery.lineage, delivery.epoch, delivery.generation)
+    connection.execute(create_staged(table, catalog, columns, deletes))
     text = Literal(msgspec.json.encode(label).decode())
     connection.execute(SQL("COMMENT ON TABLE {} IS {}").format(identifier(table), text))
     return table
@@ -52,14 +59,14 @@ def columns_of(connection: Connection, table: TableName) -> tuple[str, ...] | No
 
 
 def leftovers(connection: Connection, schema: str, delivery: Delivery, keep: str | None) -> Iterator[TableName]:
-    """What drivers of an earlier generation staged for the same pipeline and sink, except for `keep`."""
+    """The staging tables of the same pipeline and sink by drivers of an earlier generation, except for `keep`."""
     for name, comment in connection.execute(_LABELLED, [schema, STAGED]).fetchall():
         if name == keep or not is_staged_name(name):
             continue
         try:
-            label = json_decoder(Label).decode(comment or "")
+            label = json_decoder(StagingLabel).decode(comment or "")
         except msgspec.DecodeError:
-            continue  # not ours, or made by a release that labels otherwise
+            continue  # not ours, or made by a release with other labels
         if label.owner == delivery.owner and label.generation < delivery.generation:
             yield TableName(schema, name)
 
@@ -67,8 +74,8 @@ def leftovers(connection: Connection, schema: str, delivery: Delivery, keep: str
 def drop(connection: Connection, table: TableName) -> bool:
     """Drop a staging table within the open transaction; fine if it is gone.
 
-    A task that was outrun, or whose driver is dead, may still be copying into it. After ten seconds of waiting for it
-    the table is left alone, and False returned: no rows of such a task ever count, and the next driver sweeps.
+    A speculative task that lost, or one of a dead driver, may still be copying into it. After waiting ten seconds for
+    the task the table is left and False returned: no rows of such a task ever count, and the next driver drops it.
     """
     try:
         with connection.transaction():

@@ -16,7 +16,7 @@ from typing import Any
 from postgres_hands import SIMPLE, at, stage, use_hands
 
 from holdfast.errors import HoldfastError
-from holdfast.sinks.postgres import check_rows, connecting, prepare, staging
+from holdfast.sinks.postgres import check_rows, connection, prepare, staging_table
 from holdfast.sinks.postgres.sink import PostgresSink
 
 IDLE_TIMEOUT = "1s"
@@ -50,12 +50,12 @@ def run(dsn: str, work: str, descriptor: dict[str, Any]) -> None:
         check_rows.merge = _merge_then_freeze  # type: ignore[assignment]
         stage(sink, [(1, "one")], at(1))
     else:
-        staging.drop = _then_freeze(staging.drop)  # type: ignore[assignment]
+        staging_table.drop = _then_freeze(staging_table.drop)  # type: ignore[assignment]
         (sink.commit if work == "commit" else sink.rollback)(descriptor, at(1))
 
 
 if __name__ == "__main__":
-    connecting.IDLE_TIMEOUT = IDLE_TIMEOUT
+    connection.IDLE_TIMEOUT = IDLE_TIMEOUT
     try:
         run(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
     except HoldfastError as error:

@@ -9,7 +9,7 @@ from postgres_hands import SIMPLE, ask, at, opened, stage, staging_tables
 
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.sinks.sink import Standing
+from holdfast.sinks.sink import SinkProgress
 from holdfast.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.usefixtures("by_hand")
@@ -50,7 +50,7 @@ def test_going_on_without_what_a_dropped_table_had(dsn: str) -> None:
     deliver(sink, 1, 2, 3)
     ask(dsn, "DROP TABLE out; DELETE FROM holdfast_commits WHERE pipeline = 'orders' AND sink = 'out'")
     sink.prepare(SIMPLE, at(0))
-    assert sink.recover(at(3, generation=2), None) == Standing()
+    assert sink.recover(at(3, generation=2), None) == SinkProgress()
     deliver(sink, 4, generation=2)
     assert ids(dsn) == [4]
 
@@ -91,7 +91,7 @@ def test_an_epoch_that_is_lost_between_two_commits(dsn: str) -> None:
         assert "epoch 3" in str(stopped.value)
         assert (ids(dsn), epochs(dsn)) == ([1, 2], [1, 2])
         assert staging_tables(dsn) == [descriptor["staged"]]
-    assert sink.recover(at(4, generation=2), descriptor) == Standing(committed=2, lineage=0)
+    assert sink.recover(at(4, generation=2), descriptor) == SinkProgress(committed=2, lineage=0)
     sink.commit(descriptor, at(4, generation=2))  # whoever asked what is there, and goes on, may
     assert ids(dsn) == [1, 2, 4]
 

@@ -246,7 +246,7 @@ def test_nulls_inside_where_the_table_takes_none(spark: SparkSession, root: Path
     [
         ({"delta.columnMapping.mode": "name"}, None, "mapped"),
         ({"delta.setTransactionRetentionDuration": "interval 7 days"}, None, "forget"),
-        ({"delta.appendOnly": "true"}, "id", "forbids to merge"),
+        ({"delta.appendOnly": "true"}, "id", "forbids merging"),
         ({"delta.enableDeletionVectors": "true"}, None, "deletionVectors"),
     ],
 )

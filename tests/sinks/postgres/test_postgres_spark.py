@@ -280,7 +280,7 @@ def test_the_password_is_nowhere(spark: SparkSession, dsn: str, caplog: pytest.L
     finally:
         stop()
     comments = ask(dsn, "SELECT coalesce(string_agg(description, ''), '') FROM pg_description WHERE objoid > 16384")
-    shown = [json.dumps(descriptor), json.dumps(sink.describe()), repr(sink), repr(sink._place), str(caught.value)]
+    shown = [json.dumps(descriptor), json.dumps(sink.describe()), repr(sink), repr(sink._target), str(caught.value)]
     for text in [*shown, *told, *plans, *comments, caplog.text, repr(ask(dsn, "SELECT * FROM holdfast_commits"))]:
         assert PASSWORD not in text
     assert re.search("MapInArrow", plans[0])

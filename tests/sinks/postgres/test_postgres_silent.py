@@ -17,7 +17,7 @@ import pytest
 from postgres_hands import ask, at, opened, stage, staging_tables, wait_until
 
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.sinks.sink import Standing
+from holdfast.sinks.sink import SinkProgress
 
 pytestmark = pytest.mark.usefixtures("by_hand")
 
@@ -93,7 +93,7 @@ def test_in_a_rollback(dsn: str) -> None:
     sink = opened(dsn, key="id")
     descriptor = stage(sink, ROWS, at(1))
     with frozen(dsn, "rollback", descriptor) as driver:
-        assert sink.recover(at(0, generation=2), None) == Standing()
+        assert sink.recover(at(0, generation=2), None) == SinkProgress()
         assert staging_tables(dsn) == []
         assert ending(driver).startswith("Unavailable")
 

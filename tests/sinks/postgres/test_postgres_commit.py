@@ -19,12 +19,12 @@ from postgres_line import Line
 from holdfast.base.steps import observe
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.postgres import stage as postgres_loading
-from holdfast.sinks.postgres import staging as postgres_staging
+from holdfast.sinks.postgres import staging_table as postgres_staging
 from holdfast.sinks.postgres.copy_task import CopyTask
-from holdfast.sinks.postgres.names import TableName
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.postgres.sql import copy_into
-from holdfast.sinks.sink import RowsRefused, StagedOutputGone, Standing
+from holdfast.sinks.postgres.table import TableName
+from holdfast.sinks.sink import RowsRefused, SinkProgress, StagedOutputGone
 from holdfast.testing.faults.crash import CrashRing
 from holdfast.testing.postgres import PostgresServer
 
@@ -231,8 +231,8 @@ def test_recover_leaves_alone_what_is_not_ours(dsn: str) -> None:
 
 
 def test_before_anything_was_prepared(dsn: str) -> None:
-    assert PostgresSink(dsn, "out").recover(at(0), None) == Standing()
-    assert PostgresSink(dsn, "nowhere.out").recover(at(0), None) == Standing()
+    assert PostgresSink(dsn, "out").recover(at(0), None) == SinkProgress()
+    assert PostgresSink(dsn, "nowhere.out").recover(at(0), None) == SinkProgress()
 
 
 # The server is killed
@@ -249,7 +249,7 @@ def test_staged_rows_survive_the_server(pg_server: PostgresServer, dsn: str) -> 
             sink.recover(at(1), None)
     finally:
         pg_server.start()
-    assert sink.recover(at(1, generation=2), descriptor) == Standing()
+    assert sink.recover(at(1, generation=2), descriptor) == SinkProgress()
     sink.commit(descriptor, at(1, generation=2))
     assert rows(dsn) == ROWS
     pg_server.kill()
@@ -422,7 +422,7 @@ def test_driver_killed_at_every_step(work: str, pg_server: PostgresServer, ring:
         assert rows(dsn) == (after if done else before)
         sink = PostgresSink(dsn, "out", "id")
         standing = sink.recover(at(2, generation=3), descriptor)
-        assert standing == Standing(committed=2 if done else 1, lineage=0)
+        assert standing == SinkProgress(committed=2 if done else 1, lineage=0)
         for _ in range(2):
             if work == "rollback":
                 sink.rollback(descriptor, at(2, generation=3))

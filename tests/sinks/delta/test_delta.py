@@ -17,7 +17,7 @@ from sink_places import DiskRequests, committing, elsewhere, everything_below, r
 from holdfast.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavailable
 from holdfast.sinks.delta.log import DeltaLog, application
 from holdfast.sinks.delta.sink import PARQUET_SETTINGS, DeltaSink
-from holdfast.sinks.sink import StagedOutputGone, Standing
+from holdfast.sinks.sink import SinkProgress, StagedOutputGone
 from holdfast.testing.conformance.sinks import A, B, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class DeltaPlace(ExactlyOnceConformance):
     def test_older_lineage_does_not_lower_the_newest(self) -> None:
         self.deliver(A, delivery(1, lineage=4))
         self.deliver(B, delivery(1, lineage=2))
-        assert self.sink.recover(delivery(1, lineage=2), None) == Standing(committed=1, lineage=4)
+        assert self.sink.recover(delivery(1, lineage=2), None) == SinkProgress(committed=1, lineage=4)
 
     def test_epochs_survive_checkpoints_and_the_clean_up_of_the_log(self) -> None:
         descriptor = self.stage(A, delivery(1))
@@ -74,7 +74,7 @@ class DeltaPlace(ExactlyOnceConformance):
             entry.unlink()
         self.open().commit(descriptor, delivery(1))
         assert self.rows() == A
-        assert self.open().recover(delivery(1), None) == Standing(committed=1, lineage=0)
+        assert self.open().recover(delivery(1), None) == SinkProgress(committed=1, lineage=0)
 
     def test_commit_beside_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Every commit but the last finds that somebody else was first."""
@@ -296,7 +296,7 @@ class DeltaPlace(ExactlyOnceConformance):
         sink.prepare(self.frame([]).schema, to)
         sink.commit(sink.stage(self.frame(A), to), to)
         assert self.rows() == A
-        assert sink.recover(to, None) == Standing(committed=1, lineage=0)
+        assert sink.recover(to, None) == SinkProgress(committed=1, lineage=0)
 
 
 class TestAppend(DeltaPlace):
@@ -394,7 +394,7 @@ def test_in_a_stream(spark: SparkSession, tmp_path: Path, key: str | None) -> No
     assert sorted(table["id"].to_pylist()) == [1, 2, 3]
     files = [path for path in (tmp_path / "table").rglob("*.parquet") if "_delta_log" not in path.parts]
     assert {pq.read_schema(file).field("at").type for file in files} == {pa.timestamp("us", "UTC")}
-    assert sink.recover(delivery(3), None) == Standing(committed=3, lineage=0)
+    assert sink.recover(delivery(3), None) == SinkProgress(committed=3, lineage=0)
 
 
 def test_application_ids_never_meet() -> None:
@@ -407,7 +407,7 @@ def test_application_ids_never_meet() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"path": "s3://me:hunter2@bucket/x"}, "mounted"),
+        ({"path": "s3://me:hunter2@bucket/x"}, "not a local path"),
         ({"path": "/data/50%"}, "percent"),
         ({"path": "/x", "key": []}, "name each column"),
         ({"path": "/x", "key": ["a", "a"]}, "name each column"),
@@ -442,4 +442,4 @@ def test_other_applications_are_not_ours(tmp_path: Path) -> None:
     table = DeltaTable.create(tmp_path, schema)
     properties = CommitProperties(app_transactions=[Transaction("orders", 9)])
     table.create_write_transaction([], "append", table.schema(), [], commit_properties=properties)
-    assert DeltaSink(tmp_path).recover(delivery(0), None) == Standing()
+    assert DeltaSink(tmp_path).recover(delivery(0), None) == SinkProgress()

@@ -62,7 +62,7 @@ def run_by_hand(frame: Any, task: Any, place: Any) -> list[Any]:
 def use_hands(replace: Callable[[Any, str, Any], None]) -> None:
     """Have sinks of this process stage by hand; `replace` is a `setattr` that is undone."""
     replace(postgres_loading, "_run", run_by_hand)
-    replace(postgres_loading, "_as_it_travels", lambda frame, target: frame)
+    replace(postgres_loading, "_cast_for_copy", lambda frame, target: frame)
 
 
 def at(
