@@ -18,7 +18,7 @@ from holdfast.cli.sources_index import Observed, OpenedIndex, is_on_disk, observ
 from holdfast.cli.sources_positions import cut
 from holdfast.errors import Conflict, Unavailable
 from holdfast.index import records
-from holdfast.index.resetting import CHUNK
+from holdfast.index.configuration import RESET_CHUNK
 
 COUNTED = 100_000
 """Beyond so many results it is only said that there are more: counting all could take as long as removing them."""
@@ -167,7 +167,7 @@ def _watched(output: Output, results: int) -> Iterator[None]:
 
         def observer(name: str, phase: str, _: float) -> None:
             if name == "reset.clear":
-                bar.advance(CHUNK if phase == "end" else 0)
+                bar.advance(RESET_CHUNK if phase == "end" else 0)
 
         stop = steps.observe(observer)
         try:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.base.addresses import without_secrets
+from holdfast.base.arguments import MAX_KEY_BYTES
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
-from holdfast.index.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
-from holdfast.index.resetting import UNFINISHED
+from holdfast.index.configuration import UNFINISHED
 from holdfast.index.rows import encoded, problems
+from holdfast.index.source_checkpoints import MAX_POSITION_BYTES
 from holdfast.sinks.durable import disk_errors_explained
 from holdfast.sinks.index_keys import look_at_keys
 from holdfast.sinks.index_sequences import epoch_of, sequence_of
