@@ -1,4 +1,4 @@
-"""Sessions of an index: each against the same writes by hand, with the backend's own client and the same durability."""
+"""Sessions of an index: each against the same writes by hand, with the medium's own client and the same durability."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 from bench.measure import Row, in_turns
 from holdfast.index import Index, open_index
-from holdfast.index.redis_line import Line
+from holdfast.storage.kv.redis_connection import RedisConnection
 from holdfast.testing.postgres import PostgresServer, postgres_server
 from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
 
@@ -89,23 +89,23 @@ def _reading(name: str, index: Index) -> Row:
 
 @contextlib.contextmanager
 def _counted(index: Index) -> Iterator[list[str]]:
-    """What the backend is asked for meanwhile."""
+    """What the store is asked for meanwhile."""
     asked: list[str] = []
-    backend = index._backend
-    scan, read, ask = backend.scan, backend.read, Line.ask
+    store = index._store
+    scan, get, ask = store.scan, store.get, RedisConnection.ask
 
-    def counted_ask(line: Line, *commands: list[object]) -> list[object]:
+    def counted_ask(line: RedisConnection, *commands: list[object]) -> list[object]:
         asked.append("round trip")
         return ask(line, *commands)
 
-    backend.scan = lambda *arguments: (asked.append("scan"), scan(*arguments))[1]  # type: ignore[method-assign]
-    backend.read = lambda *arguments: (asked.append("read"), read(*arguments))[1]  # type: ignore[method-assign]
-    Line.ask = counted_ask  # type: ignore[method-assign]
+    store.scan = lambda *arguments: (asked.append("scan"), scan(*arguments))[1]  # type: ignore[method-assign]
+    store.get = lambda *arguments: (asked.append("get"), get(*arguments))[1]  # type: ignore[method-assign]
+    RedisConnection.ask = counted_ask  # type: ignore[method-assign]
     try:
         yield asked
     finally:
-        backend.scan, backend.read = scan, read  # type: ignore[method-assign]
-        Line.ask = ask  # type: ignore[method-assign]
+        store.scan, store.get = scan, get  # type: ignore[method-assign]
+        RedisConnection.ask = ask  # type: ignore[method-assign]
 
 
 def _sqlite(path: Path) -> ByHand:

@@ -25,9 +25,9 @@ from holdfast.cli.sources_positions import as_json, cut, words
 from holdfast.cli.wording import width
 from holdfast.errors import Fenced, Unavailable
 from holdfast.index import records
-from holdfast.index.opening import open_backend
-from holdfast.index.rocksdb_directory import MARK
 from holdfast.sinks.index_sequences import sequence_of
+from holdfast.storage.kv.open import open_kv
+from holdfast.storage.kv.rocksdb_directory import MARKS
 from holdfast.testing.valkey import ValkeyServer, valkey_server
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"
@@ -213,9 +213,9 @@ def test_a_name_that_is_not_text_is_shown(run, path):
 
 
 def test_one_by_a_newer_release_is_refused(run, path):
-    with contextlib.closing(open_backend(url_of(path))) as backend:
-        backend.write({"meta": {records.FORMAT_KEY: records.encode_format(99)}})
-        backend.commit()
+    opened = open_kv(url_of(path), records.SCHEMA, "exclusive")
+    with contextlib.closing(opened) as store, store.begin() as transaction:
+        transaction.write({"meta": {records.FORMAT_KEY: records.encode_format(99)}})
     for verb in (["sources"], ["sources", "clear", "--yes"]):
         ran = run(*verb, path, "--json")
         assert (ran.code, ran.error["code"]) == (2, "index.newer")
@@ -243,7 +243,7 @@ def test_a_plain_path_will_do(run, path, monkeypatch):
     path.rename(odd)
     assert run("sources", odd, "--json").json["store"] == str(odd)
     (path.parent / "rocks").mkdir()
-    (path.parent / "rocks" / MARK).touch()
+    (path.parent / "rocks" / MARKS["index"]).touch()
     assert address_of("rocks") == f"rocksdb://{path.parent}/rocks"
 
 

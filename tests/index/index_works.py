@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import holdfast.index.postgres
-import holdfast.index.redis
-import holdfast.index.rocksdb  # noqa: F401 - before the fork, not in each of a hundred processes
 from holdfast.index import Index, SourceCheckpoint, open_index, resetting
 from holdfast.index import session as sessions
+
+# Also those that are not used: imported before the fork, not in each of a hundred processes.
+from holdfast.storage.kv import postgres, redis, rocksdb, sqlite  # noqa: F401
 from holdfast.testing.faults.crash import Acknowledge
 
 Snapshot = tuple[dict[bytes, bytes], dict[str, SourceCheckpoint], int | None, list[tuple[Any, ...]]]
@@ -20,6 +20,7 @@ def small_chunks() -> None:
     """Sessions outgrow memory and resets take several commits, with a handful of keys."""
     sessions.HELD_CHANGES = 8
     resetting.CHUNK = 8
+    sqlite.SPILL_BYTES = postgres.SPILL_BYTES = 0
 
 
 def open_at(url: str) -> Index:

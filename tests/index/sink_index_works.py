@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import holdfast.index.postgres
-import holdfast.index.redis
-import holdfast.index.rocksdb
-import holdfast.index.sqlite  # noqa: F401 - once here, rather than in each process that is forked from this one
 from holdfast.sinks import Delivery, IndexSink
 from holdfast.testing.faults.crash import Acknowledge
 

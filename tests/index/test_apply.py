@@ -11,6 +11,7 @@ from index_places import PLACES
 
 from holdfast.errors import Invalid, OutcomeUnknown
 from holdfast.index import Applier, Index, PositionUnavailable, SourceCheckpoint, open_index, recover
+from holdfast.storage.kv.transaction import BufferedTransaction
 from holdfast.testing.conformance.index.subject import contents, fill
 
 
@@ -100,14 +101,14 @@ def test_giving_up_what_is_there_moves_nothing_back(index: Index, sequence: int)
 def test_commit_whose_reply_was_lost(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """It turns out to be there when the change comes again; then the source goes on."""
     applier = Applier(index)
-    really = index._backend.commit
+    really = BufferedTransaction.commit
 
-    def lose_the_reply() -> None:
-        really()
+    def lose_the_reply(transaction: BufferedTransaction) -> None:
+        really(transaction)
         raise OutcomeUnknown("The server is gone.")
 
     with monkeypatch.context() as broken:
-        broken.setattr(index._backend, "commit", lose_the_reply)
+        broken.setattr(BufferedTransaction, "commit", lose_the_reply)
         with pytest.raises(OutcomeUnknown):
             applier.apply("s", 1, b"one", put(b"a"))
     assert not applier.apply("s", 1, b"one", fail)

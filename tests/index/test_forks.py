@@ -19,6 +19,7 @@ from holdfast.base import forks
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.index import Index, open_index
 from holdfast.index import session as sessions
+from holdfast.storage.kv.store import KeyValueStore
 
 PERSISTENT = [name for name, place in PLACES.items() if place.abilities.persistent]
 
@@ -76,7 +77,8 @@ def test_child_can_do_nothing_and_does_no_harm(index: Index, url: str) -> None:
     session(1, 600)(index)
     scan = index.results.scan()
     first = next(scan)
-    backend = index._backend
+    store = index._store
+    assert isinstance(store, KeyValueStore)
     index.begin()
     for number in range(100):
         index.results.put(b"%03d" % number, b"changed")
@@ -91,8 +93,8 @@ def test_child_can_do_nothing_and_does_no_harm(index: Index, url: str) -> None:
             lambda: snapshot(index),
             lambda: looked.results.get(b"001"),
             index.commit,
-            lambda: backend.read("results", b"001"),
-            lambda: [backend.write({"results": {b"001": b"by the child"}}), backend.commit()],
+            lambda: store.get("results", b"001"),
+            lambda: store.begin().write({"results": {b"001": b"by the child"}}),
         ):
             with pytest.raises(Invalid, match="forked"):
                 call()
@@ -101,7 +103,6 @@ def test_child_can_do_nothing_and_does_no_harm(index: Index, url: str) -> None:
         with contextlib.suppress(HoldfastError):  # SQLite's has nothing that a child could harm
             list(looking)
         index.rollback()
-        backend.rollback()
         index.close()
         looked.close()
 

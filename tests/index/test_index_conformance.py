@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from index_places import PLACES
 
-from holdfast.index.backend import Backend
-from holdfast.index.opening import open_backend
+from holdfast.index.records import SCHEMA
+from holdfast.storage.kv.open import open_kv
+from holdfast.storage.kv.store import KeyValueStore
 from holdfast.testing.conformance.index.suite import IndexConformance
 
 
@@ -17,5 +18,5 @@ class TestIndex(IndexConformance):
         self.abilities = PLACES[name].abilities
         self.url = PLACES[name].fresh(request)
 
-    def open_backend(self) -> Backend:
-        return open_backend(self.url)
+    def open_store(self) -> KeyValueStore:
+        return open_kv(self.url, SCHEMA, "exclusive")

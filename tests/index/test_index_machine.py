@@ -18,7 +18,8 @@ from index_places import PLACES, Place
 
 from holdfast.errors import Invalid
 from holdfast.index import Index, SourceCheckpoint, session
-from holdfast.index.opening import open_backend
+from holdfast.index.records import SCHEMA
+from holdfast.storage.kv.open import open_kv
 
 KEYS = st.sampled_from([b"a", b"b", b"a\x00", b"\xff", b"ab"])
 IDS = st.sampled_from(["a", "a:b", "b"])
@@ -45,8 +46,8 @@ class Machine(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.backend = open_backend(self.url)
-        self.index = Index(self.backend)
+        self.store = open_kv(self.url, SCHEMA, "exclusive")
+        self.index = Index(self.store)
 
     def teardown(self) -> None:
         self.index.close()
@@ -96,7 +97,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.depth > 0)
     @rule(key=KEYS)
     def outgrow_memory(self, key: bytes) -> None:
-        """What the session holds goes on to the backend's own transaction."""
+        """What the session holds spills into a transaction of the store."""
         for number in range(session.HELD_CHANGES):
             self.index.results.put(key + b"%d" % number, b"%d" % number)
             self.write(self.results, key + b"%d" % number, b"%d" % number)
@@ -160,7 +161,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(is_crash=st.booleans())
     def restart(self, is_crash: bool) -> None:
-        (self.backend if is_crash else self.index).close()
+        (self.store if is_crash else self.index).close()
         self.forget_session()
         if not self.is_persistent:
             self.results.clear()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.index import PositionUnavailable, SourceCheckpoint, config_hash, decide_recovery, decide_start, records
+from holdfast.storage.kv.records import seal
 
 # The hash of a configuration.
 
@@ -239,7 +240,7 @@ def test_sealed_and_wrong_inside() -> None:
         (lambda value: records.decode_gap(records.gap_key(1), value, "here"), records.gap_key(1)),
     ):
         with pytest.raises(Corrupt):
-            decode(records._seal(key, b"short"))
+            decode(seal(key, b"short"))
 
 
 def test_records_of_the_first_release_are_read_for_ever() -> None:

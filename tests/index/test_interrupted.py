@@ -16,8 +16,9 @@ from index_works import open_at, session, small_chunks, snapshot
 
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Invalid
-from holdfast.index import Index, memory, resetting
+from holdfast.index import Index, resetting
 from holdfast.index import session as sessions
+from holdfast.storage.kv import memory, postgres, sqlite, transaction
 
 SIZE = 20
 
@@ -47,7 +48,7 @@ ENTERED = dis.opmap["RESUME"]
 def traced(work: Callable[[], object], *, interrupted_at: int) -> bool:
     """Work that a signal interrupts where Python sees it in a session for the n-th time; False if it never is."""
     left = interrupted_at
-    files = {sessions.__file__, memory.__file__}
+    files = {sessions.__file__, memory.__file__, transaction.__file__}
     last: dict[FrameType, int] = {}
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -155,6 +156,8 @@ def test_interrupted_inside_a_block_that_goes_on() -> None:
 def test_interrupted_at_every_step(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "HELD_CHANGES", sessions.HELD_CHANGES)  # both back at the end
     monkeypatch.setattr(resetting, "CHUNK", resetting.CHUNK)
+    for module in (sqlite, postgres):
+        monkeypatch.setattr(module, "SPILL_BYTES", module.SPILL_BYTES)
     small_chunks()
     outcomes = set()
     with open_at(PLACES[name].fresh(request)) as index, open_at("memory://") as expected:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavailable
-from holdfast.index import Index, open_index, session, sqlite
-from holdfast.index.sqlite import SqliteBackend
+from holdfast.index import Index, open_index, session
+from holdfast.index.records import SCHEMA
+from holdfast.storage.kv.sqlite import SqliteStore
 from holdfast.testing.conformance.index.subject import contents, fill
 
 
@@ -30,10 +31,9 @@ def index(path: Path) -> Iterator[Index]:
 
 
 def writer_of(index: Index) -> sqlite3.Connection:
-    backend = index._backend
-    assert isinstance(backend, SqliteBackend)
-    assert backend._connections.writer is not None
-    return backend._connections.writer
+    store = index._store
+    assert isinstance(store, SqliteStore)
+    return store.writer
 
 
 def write_much(index: Index) -> None:
@@ -266,7 +266,7 @@ def test_database_of_something_else_is_left_alone(path: Path) -> None:
 def test_tables_of_a_newer_release(path: Path) -> None:
     with open_index(f"sqlite://{path}") as index:
         fill(index)
-        writer_of(index).execute(f"PRAGMA user_version = {sqlite.SCHEMA + 1}")
+        writer_of(index).execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
     body = path.read_bytes()
     with pytest.raises(Invalid, match="newer release"):
         open_index(f"sqlite://{path}")

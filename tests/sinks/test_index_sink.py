@@ -14,8 +14,9 @@ import holdfast
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.index import Index, SourceCheckpoint
-from holdfast.index.memory import MemoryBackend
+from holdfast.index.records import SCHEMA
 from holdfast.sinks import IndexSink, RowsRefused, Standing
+from holdfast.storage.kv.memory import MemoryStore
 from holdfast.testing.conformance.sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
 
 if TYPE_CHECKING:
@@ -172,13 +173,13 @@ def test_arguments_that_mean_nothing(arguments: dict[str, object]) -> None:
         IndexSink("sqlite:///tmp/x.db", **arguments)  # type: ignore[arg-type]
 
 
-class OnAServer(MemoryBackend):
+class OnAServer(MemoryStore):
     """As far as a sink can tell."""
 
     is_persistent = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("", SCHEMA)
         self.address = "redis://host/0?index=shop"
 
 

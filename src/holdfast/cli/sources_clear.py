@@ -109,7 +109,7 @@ def command(url: str, output: Output, *, with_results: bool, dry_run: bool, yes:
 
 def _planned(seen: OpenedIndex, with_results: bool) -> Removal:
     results = sum(1 for _ in islice(seen.index.results.scan(), COUNTED + 1)) if with_results else None
-    return Removal(observe(seen), seen.backend.read("meta", records.HASH_KEY) is not None, results)
+    return Removal(observe(seen), seen.store.get("meta", records.HASH_KEY) is not None, results)
 
 
 def _show(output: Output, plan: Removal) -> None:

@@ -14,9 +14,10 @@ import msgspec
 
 from holdfast.cli.options import Verb, choose_output, log_as_notes
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.index import Backend, Gap, Index, StoredCheckpoint, records
-from holdfast.index.opening import open_backend
-from holdfast.index.rocksdb_directory import MARK
+from holdfast.index import Gap, Index, StoredCheckpoint, records
+from holdfast.storage.kv.open import open_kv
+from holdfast.storage.kv.rocksdb_directory import MARKS
+from holdfast.storage.kv.store import Reader, Row, end_of
 
 VERB = "sources"
 _Found = TypeVar("_Found")
@@ -26,7 +27,7 @@ class OpenedIndex(msgspec.Struct, frozen=True):
     """An index, and direct sight of its records: one that is damaged does not hide the others."""
 
     index: Index
-    backend: Backend
+    store: Reader
 
     @property
     def address(self) -> str:
@@ -95,7 +96,7 @@ def address_of(given: str) -> str:
     quoted = urllib.parse.quote(os.fsencode(path))
     if os.path.isfile(path):
         return f"sqlite://{quoted}"
-    if os.path.isfile(os.path.join(path, MARK)):
+    if os.path.isfile(os.path.join(path, MARKS["index"])):
         return f"rocksdb://{quoted}"
     if os.path.isdir(path):
         raise Invalid(
@@ -117,15 +118,15 @@ def address_of(given: str) -> str:
 @contextlib.contextmanager
 def opened(url: str, *, read_only: bool) -> Iterator[OpenedIndex]:
     """The index for the length of a block. Whoever has it open is not disturbed by one that is only read."""
-    backend = open_backend(url, read_only=read_only)
-    with Index(backend, read_only=read_only) as index:
-        yield OpenedIndex(index, backend)
+    store = open_kv(url, records.SCHEMA, "read" if read_only else "exclusive")
+    with Index(store) as index:
+        yield OpenedIndex(index, store)
 
 
 def observe(seen: OpenedIndex) -> Observed:
     """Read every record. A damaged one is reported in its place; an index that cannot be read at all is an error."""
-    sources = [_source(seen, key, value) for key, value in seen.backend.scan("meta", records.CHECKPOINTS)]
-    gaps = [_gap(seen, key, value) for key, value in seen.backend.scan("meta", records.GAPS)]
+    sources = [_source(seen, key, value) for key, value in _scan(seen, records.CHECKPOINTS)]
+    gaps = [_gap(seen, key, value) for key, value in _scan(seen, records.GAPS)]
     config_hash, problem = _decoded(seen, lambda _: seen.index.checkpoints.read_config_hash())
     return Observed(
         seen.address,
@@ -135,6 +136,10 @@ def observe(seen: OpenedIndex) -> Observed:
         [gap for gap, _ in gaps if gap is not None],
         [found for found in (problem, *(problem for _, problem in gaps)) if found],
     )
+
+
+def _scan(seen: OpenedIndex, prefix: bytes) -> Iterator[Row]:
+    return seen.store.scan("meta", prefix, end_of(prefix))
 
 
 def _source(seen: OpenedIndex, key: bytes, value: bytes) -> SeenSource:

@@ -6,12 +6,10 @@ time · `backend` what a medium has to do, and one file per medium.
 """
 
 from holdfast.index.apply import Applier
-from holdfast.index.backend import Backend
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.configuration import config_hash
 from holdfast.index.gap import Gap
-from holdfast.index.index import Index
-from holdfast.index.opening import open_index
+from holdfast.index.index import Index, open_index
 from holdfast.index.recovering import PositionUnavailable, Recovery, decide_recovery, recover
 from holdfast.index.results import ResultIndex
 from holdfast.index.source_checkpoints import SourceCheckpoints
@@ -19,7 +17,6 @@ from holdfast.index.starting import Start, decide_start
 
 __all__ = [
     "Applier",
-    "Backend",
     "Gap",
     "Index",
     "PositionUnavailable",

@@ -10,17 +10,30 @@ from types import TracebackType
 from holdfast.errors import Corrupt, Invalid
 from holdfast.index import records, resetting
 from holdfast.index.arguments import check_u64
-from holdfast.index.backend import Backend
 from holdfast.index.gap import Gap
-from holdfast.index.looking import not_there
 from holdfast.index.results import ResultIndex
-from holdfast.index.session import Sessions
+from holdfast.index.session import SessionManager
 from holdfast.index.source_checkpoints import SourceCheckpoints
 from holdfast.index.starting import OnChange, Start, decide_start, refuse
+from holdfast.storage.kv import errors
+from holdfast.storage.kv.open import open_kv
+from holdfast.storage.kv.store import KeyValueStore, Reader
+
+
+def open_index(url: str, *, read_only: bool = False, clock: Callable[[], float] = time.time) -> Index:
+    """Open the index at an address; it is made if it is not there.
+
+    `sqlite:///path` and `rocksdb:///path` are on this machine; `redis://` (Redis, Valkey, Garnet) and `postgresql://`
+    on a server; `memory://` is new each time and gone at the end, `memory://name` as well, and cannot be opened twice.
+    An index that another process has open is refused with `Conflict`, or taken over so that the other's next commit is
+    `Fenced`, never shared. With `read_only` nobody is disturbed, nothing can be written, and an index that is not there
+    is `NotFound`. `clock` gives the time of day, for tests.
+    """
+    return Index(open_kv(url, records.SCHEMA, "read" if read_only else "exclusive"), clock=clock)
 
 
 class Index:
-    """One index on one backend; `holdfast.open_index` makes it from an address.
+    """One index in one store; `holdfast.open_index` makes it from an address.
 
         with open_index("sqlite:///data/orders.db") as index:
             with index.session():
@@ -28,32 +41,34 @@ class Index:
                 index.checkpoints.stage_checkpoint("orders", 42, position)
 
     Guarantees: what a session wrote is there as a whole or not at all, whatever ends the process; on a persistent
-    backend it is durable when the session's commit returns. Reads see what is committed and nothing else.
+    store it is durable when the session's commit returns. Reads see what is committed and nothing else.
     Opening finishes a reset that was cut short, before anything can be read.
     """
 
     checkpoints: SourceCheckpoints
     results: ResultIndex
 
-    def __init__(self, backend: Backend, *, read_only: bool = False, clock: Callable[[], float] = time.time) -> None:
-        self._backend = backend
-        self._sessions = Sessions(backend)
-        self.checkpoints = SourceCheckpoints(backend, self._sessions, clock)
-        self.results = ResultIndex(backend, self._sessions)
+    def __init__(self, store: Reader, *, clock: Callable[[], float] = time.time) -> None:
+        """A store that is open for writing, or a `Reader`: then nothing can be written to the index."""
+        is_writable = isinstance(store, KeyValueStore)
+        self._store = store if is_writable else resetting.ResetGuard(store)
+        self._sessions = SessionManager(self._store)
+        self.checkpoints = SourceCheckpoints(self._store, self._sessions, clock)
+        self.results = ResultIndex(self._store, self._sessions)
         try:
-            self._check_format(makes_it=not read_only)
-            if read_only:
-                resetting.refuse_unfinished(backend)
+            self._check_format(makes_it=is_writable)
+            if is_writable:
+                resetting.finish(store, self._sessions)
             else:
-                resetting.finish(backend, self._sessions)
+                resetting.refuse_unfinished(store)
         except BaseException:
-            backend.close()
+            store.close()
             raise
 
     @property
     def address(self) -> str:
         """Where it is, without secrets."""
-        return self._backend.address
+        return self._store.address
 
     @property
     def has_session(self) -> bool:
@@ -91,7 +106,7 @@ class Index:
         start = decide_start(
             stored=self.checkpoints.read_config_hash(),
             wanted=config_hash,
-            has_anything=resetting.has_anything(self._backend),
+            has_anything=resetting.has_anything(self._store),
             policy=on_change,
             is_persistent=self.checkpoints.is_persistent,
         )
@@ -116,16 +131,16 @@ class Index:
         else:
             with contextlib.suppress(Corrupt):  # emptying is the way out of that
                 config_hash = self.checkpoints.read_config_hash()
-        resetting.reset(self._backend, self._sessions, config_hash)
+        resetting.reset(self._store, self._sessions, config_hash)
 
     def gaps(self) -> list[Gap]:
         """Everything that was passed over since the index was empty, oldest first."""
         return self.checkpoints.gaps()
 
     def close(self) -> None:
-        """Roll back what is open and let go of the backend. Fine to call twice."""
+        """Roll back what is open and let go of the store. Fine to call twice."""
         self._sessions.close()
-        self._backend.close()
+        self._store.close()
 
     def __enter__(self) -> Index:
         return self
@@ -144,9 +159,9 @@ class Index:
             )
 
     def _check_format(self, *, makes_it: bool) -> None:
-        value = self._backend.read("meta", records.FORMAT_KEY)
+        value = self._store.get("meta", records.FORMAT_KEY)
         if value is None:
-            if next(self._backend.scan("meta", b""), None) or next(self._backend.scan("results", b""), None):
+            if any(next(self._store.scan(space, b"", None, 1), None) for space in records.SCHEMA.names):
                 raise Corrupt(
                     f"{self.address}: the record of its format is missing, and there are others.",
                     code="index.record",
@@ -155,9 +170,11 @@ class Index:
                     next_step="restore the index from a copy, or begin with a new one at another place",
                 )
             if not makes_it:
-                raise not_there(self.address)
+                raise errors.not_there("index", self.address)
             self._sessions.commit_alone("index.create", "meta", [(records.FORMAT_KEY, records.encode_format())])
             return
         found = records.decode_format(value, self.address)
         if found > records.FORMAT:
-            raise records.newer(self.address, f"it has format {found}, this release reads up to {records.FORMAT}")
+            raise errors.newer(
+                "index", self.address, f"it has format {found}, this release reads up to {records.FORMAT}"
+            )

@@ -1,7 +1,7 @@
-"""The index's own records: which key each has, and how its value is sealed.
+"""An index's keyspaces, and its own records: which key each has, and what is in its value.
 
-A value is a version byte, a body, and the CRC32C of key and both, so that a damaged value, and a good one under
-the wrong key, are told from what was written. An id ends its key, so no two ids share one, whatever is in them.
+Values are sealed as `holdfast.storage.kv.records` says. An id ends its key, so no two ids share one, whatever is in
+them. `results` has what the query has computed, as it was given. `meta` has:
 
     format          u16                                     how this index is laid out
     hash            u64                                     of the configuration the results were made with
@@ -16,16 +16,22 @@ from __future__ import annotations
 
 import struct
 
-import google_crc32c
 import msgspec
 
 from holdfast.base.codec import msgpack_decoder
-from holdfast.errors import Corrupt, Invalid
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.gap import Gap
+from holdfast.storage.kv.errors import corrupt
+from holdfast.storage.kv.records import seal, unseal
+from holdfast.storage.kv.store import Keyspace, Schema
 
+SCHEMA = Schema(
+    kind="index",
+    keyspaces=(Keyspace("meta", "meta", b"m"), Keyspace("results", "results", b"r")),
+    application_id=0x48664978,  # "HfIx"
+    version=1,
+)
 FORMAT = 1
-VERSION = 1
 FORMAT_KEY = b"format"
 HASH_KEY = b"hash"
 RESET_KEY = b"reset"
@@ -33,7 +39,6 @@ CHECKPOINTS = b"s/"
 GAPS = b"g/"
 
 _U16 = struct.Struct(">H")
-_U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _MARKER = struct.Struct(">?Q")
 _CHECKPOINT = struct.Struct(">?QQ")
@@ -44,7 +49,7 @@ def checkpoint_key(source_id: bytes) -> bytes:
 
 
 def encode_checkpoint(key: bytes, sequence: int, position: bytes | None, written_ms: int) -> bytes:
-    return _seal(key, _CHECKPOINT.pack(position is not None, sequence, written_ms) + (position or b""))
+    return seal(key, _CHECKPOINT.pack(position is not None, sequence, written_ms) + (position or b""))
 
 
 def decode_checkpoint(key: bytes, value: bytes, address: str) -> tuple[str, StoredCheckpoint]:
@@ -52,18 +57,18 @@ def decode_checkpoint(key: bytes, value: bytes, address: str) -> tuple[str, Stor
     try:
         source_id = key.removeprefix(CHECKPOINTS).decode()
     except UnicodeDecodeError:
-        raise _corrupt(address, f"the checkpoint of a source ({key!r})", "its key is not text") from None
+        raise corrupt("index", address, f"the checkpoint of a source ({key!r})", "its key is not text") from None
     what = f"the checkpoint of source {source_id!r}"
-    body = _unseal(key, value, what, address)
+    body = unseal(key, value, what, address, "index")
     if len(body) < _CHECKPOINT.size:
-        raise _corrupt(address, what, f"it has {len(body)} bytes")
+        raise corrupt("index", address, what, f"it has {len(body)} bytes")
     has_position, sequence, written_ms = _CHECKPOINT.unpack_from(body)
     position = body[_CHECKPOINT.size :] if has_position else None
     return source_id, StoredCheckpoint(SourceCheckpoint(sequence, position), written_ms)
 
 
 def encode_hash(config_hash: int) -> bytes:
-    return _seal(HASH_KEY, _U64.pack(config_hash))
+    return seal(HASH_KEY, _U64.pack(config_hash))
 
 
 def decode_hash(value: bytes, address: str) -> int:
@@ -72,7 +77,7 @@ def decode_hash(value: bytes, address: str) -> int:
 
 
 def encode_format(number: int = FORMAT) -> bytes:
-    return _seal(FORMAT_KEY, _U16.pack(number))
+    return seal(FORMAT_KEY, _U16.pack(number))
 
 
 def decode_format(value: bytes, address: str) -> int:
@@ -81,7 +86,7 @@ def decode_format(value: bytes, address: str) -> int:
 
 
 def encode_marker(config_hash: int | None) -> bytes:
-    return _seal(RESET_KEY, _MARKER.pack(config_hash is not None, config_hash or 0))
+    return seal(RESET_KEY, _MARKER.pack(config_hash is not None, config_hash or 0))
 
 
 def decode_marker(value: bytes, address: str) -> int | None:
@@ -100,54 +105,20 @@ def gap_number(key: bytes) -> int:
 
 
 def encode_gap(key: bytes, gap: Gap) -> bytes:
-    return _seal(key, msgspec.msgpack.encode(gap))
+    return seal(key, msgspec.msgpack.encode(gap))
 
 
 def decode_gap(key: bytes, value: bytes, address: str) -> Gap:
     what = f"a recorded gap ({key!r})"
-    body = _unseal(key, value, what, address)
+    body = unseal(key, value, what, address, "index")
     try:
         return msgpack_decoder(Gap).decode(body)
     except msgspec.MsgspecError as error:
-        raise _corrupt(address, what, str(error)) from None
+        raise corrupt("index", address, what, str(error)) from None
 
 
 def _number(form: struct.Struct, key: bytes, value: bytes, what: str, address: str) -> tuple[int, ...]:
-    body = _unseal(key, value, what, address)
+    body = unseal(key, value, what, address, "index")
     if len(body) != form.size:
-        raise _corrupt(address, what, f"it has {len(body)} bytes, not {form.size}")
+        raise corrupt("index", address, what, f"it has {len(body)} bytes, not {form.size}")
     return form.unpack(body)
-
-
-def _seal(key: bytes, body: bytes) -> bytes:
-    sealed = bytes((VERSION,)) + body
-    return sealed + _U32.pack(google_crc32c.extend(google_crc32c.value(key), sealed))
-
-
-def _unseal(key: bytes, value: bytes, what: str, address: str) -> bytes:
-    sealed, checksum = value[:-4], value[-4:]
-    if not sealed or _U32.pack(google_crc32c.extend(google_crc32c.value(key), sealed)) != checksum:
-        raise _corrupt(address, what, "its checksum does not match")
-    if sealed[0] > VERSION:
-        raise newer(address, f"{what} has version {sealed[0]}, this release reads up to {VERSION}")
-    return sealed[1:]
-
-
-def newer(address: str, why: str) -> Invalid:
-    return Invalid(
-        f"{address} was written by a newer release of Holdfast: {why}.",
-        code="index.newer",
-        about=address,
-        unchanged="the index",
-        next_step="open it with that release, or install it here",
-    )
-
-
-def _corrupt(address: str, what: str, why: str) -> Corrupt:
-    return Corrupt(
-        f"{address}: {what} is damaged: {why.rstrip('.')}.",
-        code="index.record",
-        about=address,
-        unchanged="the index",
-        next_step="restore the index from a copy, or empty it with index.reset() and let the sources start over",
-    )

@@ -6,60 +6,61 @@ last commit sets the hash and removes the marker. Whoever opens an index with a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.errors import Unavailable
 from holdfast.index import records
-from holdfast.index.backend import Backend, Looker, Space
-from holdfast.index.session import Sessions
+from holdfast.index.session import SessionManager
+from holdfast.storage.kv.store import Reader, Row, end_of
 
 CHUNK = 4096
 UNFINISHED = "index.reset-unfinished"
 """The code of the error for an index that is half emptied."""
-_EMPTIED: tuple[tuple[Space, bytes], ...] = (
+_EMPTIED: tuple[tuple[str, bytes], ...] = (
     ("meta", records.CHECKPOINTS),
     ("meta", records.GAPS),
     ("results", b""),
 )
 
 
-def has_anything(backend: Backend) -> bool:
+def has_anything(store: Reader) -> bool:
     """Whether there is something that a reset would remove."""
-    return any(next(backend.scan(space, prefix), None) for space, prefix in _EMPTIED)
+    return any(next(store.scan(space, prefix, end_of(prefix)), None) for space, prefix in _EMPTIED)
 
 
-def reset(backend: Backend, sessions: Sessions, config_hash: int | None) -> None:
+def reset(store: Reader, sessions: SessionManager, config_hash: int | None) -> None:
     """Empty the index and leave this hash, or none. Until it is done, nobody reads or writes anything else."""
     marker = [(records.RESET_KEY, records.encode_marker(config_hash))]
-    sessions.refusal = lambda: _unfinished(backend.address)
+    sessions.refusal = lambda: _unfinished(store.address)
     try:
         sessions.commit_alone("reset.begin", "meta", marker)
     except BaseException:
-        if backend.read("meta", records.RESET_KEY) is None:  # as it was; if it cannot be told, it stays refused
+        if store.get("meta", records.RESET_KEY) is None:  # as it was; if it cannot be told, it stays refused
             sessions.refusal = None
         raise
-    finish(backend, sessions)
+    finish(store, sessions)
     sessions.refusal = None
 
 
-def finish(backend: Backend, sessions: Sessions) -> None:
+def finish(store: Reader, sessions: SessionManager) -> None:
     """Finish a reset that was begun, if there is one."""
-    value = backend.read("meta", records.RESET_KEY)
+    value = store.get("meta", records.RESET_KEY)
     if value is None:
         return
-    config_hash = records.decode_marker(value, backend.address)
+    config_hash = records.decode_marker(value, store.address)
     for space, prefix in _EMPTIED:
-        removals = ((key, None) for key, _ in backend.scan(space, prefix))
+        removals = ((key, None) for key, _ in store.scan(space, prefix, end_of(prefix)))
         while chunk := list(islice(removals, CHUNK)):
             sessions.commit_alone("reset.clear", space, chunk)
     new_hash = None if config_hash is None else records.encode_hash(config_hash)
     sessions.commit_alone("reset.finish", "meta", [(records.HASH_KEY, new_hash), (records.RESET_KEY, None)])
 
 
-def refuse_unfinished(backend: Looker) -> None:
+def refuse_unfinished(store: Reader) -> None:
     """Whoever only looks cannot finish it, and must not take what is left for the whole."""
-    if backend.read("meta", records.RESET_KEY) is not None:
-        raise _unfinished(backend.address)
+    if store.get("meta", records.RESET_KEY) is not None:
+        raise _unfinished(store.address)
 
 
 def _unfinished(address: str) -> Unavailable:
@@ -70,3 +71,31 @@ def _unfinished(address: str) -> Unavailable:
         unchanged="nothing: part of the index is gone, and the rest will go",
         next_step="wait for it; if it failed, open the index again, which finishes it",
     )
+
+
+class ResetGuard:
+    """The reads of an index that is not open for writing.
+
+    A process that writes may begin to empty the index at any time, and fail half-way. So each read looks afterwards
+    whether that has begun, a scan at its end, and is `Unavailable` then.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.address = reader.address
+        self.is_persistent = reader.is_persistent
+        self.close = reader.close
+
+    def get(self, space: str, key: bytes) -> bytes | None:
+        found = self._reader.get(space, key)
+        refuse_unfinished(self._reader)
+        return found
+
+    def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = self._reader.get_many(space, keys)
+        refuse_unfinished(self._reader)
+        return found
+
+    def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
+        yield from self._reader.scan(space, start, end, limit)
+        refuse_unfinished(self._reader)

@@ -7,15 +7,15 @@ from threading import get_ident
 
 from holdfast.index import session as sessions
 from holdfast.index.arguments import MAX_KEY_BYTES, check_key, check_prefix, check_value
-from holdfast.index.backend import Backend
-from holdfast.index.session import SMALL, Sessions
+from holdfast.index.session import SMALL, SessionManager
+from holdfast.storage.kv.store import Reader, end_of
 
 
 class ResultIndex:
     """An ordered map of bytes. Writes belong to the session; reads return what is committed, also inside one."""
 
-    def __init__(self, backend: Backend, session: Sessions) -> None:
-        self._backend = backend
+    def __init__(self, store: Reader, session: SessionManager) -> None:
+        self._store = store
         self._sessions = session
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -27,7 +27,7 @@ class ResultIndex:
                 held = session.held_results
                 held[key] = value
                 if len(held) >= sessions.HELD_CHANGES:
-                    session.hand_on()
+                    session.spill()
                 return
         self._sessions.add("results", check_key(key), check_value(value))
 
@@ -39,7 +39,7 @@ class ResultIndex:
         """The committed value; None if there is none."""
         key = check_key(key)
         self._sessions.check_usable()
-        return self._backend.read("results", key)
+        return self._store.get("results", key)
 
     def scan(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Committed keys that begin with these bytes, in order, with their values. Never more than a few in memory.
@@ -48,4 +48,4 @@ class ResultIndex:
         """
         prefix = check_prefix(prefix)
         self._sessions.check_usable()
-        return self._backend.scan("results", prefix)
+        return self._store.scan("results", prefix, end_of(prefix))

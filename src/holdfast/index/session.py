@@ -1,8 +1,8 @@
 """Sessions: which changes belong together, and who may make them.
 
 A session is begun once and may be begun again inside itself; only the outermost commit writes, and a rollback at any
-depth undoes the whole session. Changes are held back in memory up to a bound and go on to the backend's transaction
-from there, so that a session may be larger than memory.
+depth undoes the whole session. Changes are held in memory up to a bound and then spill into a transaction of the store,
+so that a session may be larger than memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import TypeVar
 from holdfast.base import forks
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.index.backend import Backend, Changes, Space
+from holdfast.storage.kv import errors
+from holdfast.storage.kv.store import KeyValueStore, Reader, Transaction, WriteBatch
 
 HELD_CHANGES = 4096
 HELD_BYTES = 4 << 20
@@ -29,7 +30,7 @@ log = logging.getLogger("holdfast.sources")
 T = TypeVar("T")
 
 
-class _Entry:
+class _Scope:
     """One way into a session: by `begin`, or as a `with` block."""
 
     def __init__(self) -> None:
@@ -42,20 +43,21 @@ class _Entry:
         self.is_complete = False
 
 
-class Sessions:
-    """The one session that an index can have at a time, and every write that goes to its backend.
+class SessionManager:
+    """The one session that an index can have at a time, and every write that goes to its store.
 
     A session belongs to the thread that began it. All other threads may read meanwhile and nothing else. If that thread
     ends without ending its session, the next one that wants to write rolls it back, with a warning.
 
     A signal can raise at any line here. So what is begun is on record before it is done, everything that undoes is fine
-    to do twice, and nothing goes to the backend before what was left there by an interrupted rollback is gone.
+    to do twice, and no transaction begins before one that was left by an interrupted rollback is gone.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, store: Reader) -> None:
         self.refusal: Callable[[], HoldfastError] | None = None
         """Why nothing can be read or written any more; None while everything is in order."""
-        self._backend = backend
+        self._store = store
+        self._writable = store if isinstance(store, KeyValueStore) else None
         self._lock = threading.RLock()
         self._depth = 0
         self.owner = 0
@@ -64,13 +66,13 @@ class Sessions:
         self._serial = 0
         self.held_results: dict[bytes, bytes | None] = {}
         self._held_meta: dict[bytes, bytes | None] = {}
-        """What the session has changed and the backend does not know yet."""
+        """What the session has changed and no transaction has yet."""
         self._held_bytes = 0
-        self._is_handed_on = False
-        """Whether the backend's transaction has part of the session."""
-        self._is_dirty = False
-        """Whether the backend's transaction has something that must never be committed."""
-        self._blocks: dict[_Entry, None] = {}  # the `with` blocks that somebody is in
+        self._transaction: Transaction | None = None
+        """Has a part of the session."""
+        self._leftover: Transaction | None = None
+        """Has something that must never be committed, and is to be rolled back before anything is written."""
+        self._blocks: dict[_Scope, None] = {}  # the `with` blocks that somebody is in
         forks.opened(self)
 
     @property
@@ -86,7 +88,7 @@ class Sessions:
 
         If it is interrupted, the whole session is rolled back.
         """
-        entry = _Entry()
+        entry = _Scope()
         try:
             self._enter(entry)
         except BaseException:
@@ -103,9 +105,9 @@ class Sessions:
             self._check_thread("commit")
             if self._depth == 0:
                 raise Invalid(
-                    f"{self._backend.address}: there is no session to commit.",
+                    f"{self._store.address}: there is no session to commit.",
                     code="session.none",
-                    about=self._backend.address,
+                    about=self._store.address,
                     unchanged="the index",
                     next_step="begin one first, or use `with index.session():`",
                 )
@@ -114,7 +116,7 @@ class Sessions:
                 return
             try:
                 held = self._held()
-                if held or self._is_handed_on:
+                if held or self._transaction is not None:
                     self._apply(held)
                 self._forget()
             except BaseException:
@@ -135,7 +137,7 @@ class Sessions:
         If something inside has rolled the session back and gone on, the end of the block is `Invalid`: whoever wrote
         the block counts on its changes being there. Until then the block can write nothing more.
         """
-        block = _Entry()
+        block = _Scope()
         try:
             try:
                 self._enter(block)
@@ -148,7 +150,7 @@ class Sessions:
         finally:
             self._leave(block)  # a signal may have cut the first one short
 
-    def add(self, space: Space, key: bytes, value: bytes | None) -> None:
+    def add(self, space: str, key: bytes, value: bytes | None) -> None:
         """One change of the session. Without a session: at once in memory, `Invalid` where commits last."""
         if self.owner == get_ident():
             held = self.held_results if space == "results" else self._held_meta
@@ -156,44 +158,44 @@ class Sessions:
             if value is not None and len(value) > SMALL:
                 self._held_bytes += len(value)
             if self._held_bytes >= HELD_BYTES or len(held) >= HELD_CHANGES:
-                self.hand_on()
+                self.spill()
             return
         with self._lock:
             self.check_usable()
             self._check_thread("write")
             self._check_not_undone()
-            if self._backend.is_persistent:
+            if self._store.is_persistent:
                 raise Invalid(
-                    f"{self._backend.address}: a write requires an active session, and none is open.",
+                    f"{self._store.address}: a write requires an active session, and none is open.",
                     code="session.none",
-                    about=self._backend.address,
+                    about=self._store.address,
                     unchanged="the index",
                     next_step="write inside `with index.session():`",
                 )
             self._apply({space: {key: value}})
 
-    def commit_alone(self, name: str, space: Space, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def commit_alone(self, name: str, space: str, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Commit these changes as one step of this name, whatever becomes of the session around it, if there is one."""
         with self._lock:
             self._check_thread("write")
-            if self._is_handed_on:
+            if self._transaction is not None:
                 raise Invalid(
-                    f"{self._backend.address}: the session is larger than what is held back in memory, "
+                    f"{self._store.address}: the session is larger than what is held back in memory, "
                     "so that nothing can be committed beside it any more.",
                     code="session.large",
-                    about=self._backend.address,
+                    about=self._store.address,
                     unchanged="the index and the session",
                     next_step="do this before the session, or after it",
                 )
             self._clean()
             try:
                 with step(name):
-                    self._is_dirty = True
+                    self._leftover = transaction = self._begin()
                     rest = iter(changes)
                     while chunk := dict(islice(rest, HELD_CHANGES)):
-                        self._backend.write({space: chunk})
-                    self._backend.commit()
-                    self._is_dirty = False
+                        transaction.write({space: chunk})
+                    transaction.commit()
+                    self._leftover = None
             finally:
                 self._clean()
 
@@ -201,51 +203,59 @@ class Sessions:
         """Undo what is open and refuse everything from now on. From any thread."""
         forks.closed(self)
         with self._lock:
-            self.refusal = lambda: forks.closed_or_forked(self._backend.address)
+            self.refusal = self._closed
             if self._depth:
                 self._undo(_BY_A_FAILURE)
 
     def forget_in_child(self) -> None:
         self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never let go of it here
-        self.refusal = lambda: forks.closed_or_forked(self._backend.address)
+        self.refusal = self._closed
         self._forget()
-        self._is_dirty = False  # that is for the parent to clean
+        self._leftover = None  # that is for the parent to roll back
 
-    def _held(self) -> Changes:
-        """By space, without those that nothing was changed in."""
-        held: Changes = {"results": self.held_results, "meta": self._held_meta}
+    def _closed(self) -> HoldfastError:
+        return errors.closed("index", self._store.address)
+
+    def _begin(self) -> Transaction:
+        if self._writable is None:
+            raise errors.read_only("index", self._store.address)
+        return self._writable.begin()
+
+    def _held(self) -> WriteBatch:
+        """By keyspace, without those that nothing was changed in."""
+        held: WriteBatch = {"results": self.held_results, "meta": self._held_meta}
         return {space: changes for space, changes in held.items() if changes}
 
-    def _apply(self, changes: Changes) -> None:
+    def _apply(self, batch: WriteBatch) -> None:
         self._clean()
         try:
-            self._is_handed_on = True
-            if changes:
-                with step("index.write", changes=_number_of(changes)):
-                    self._backend.write(changes)
+            transaction = self._transaction = self._transaction or self._begin()
+            if batch:
+                with step("index.write", changes=_number_of(batch)):
+                    transaction.write(batch)
             with step("index.commit"):
-                self._backend.commit()
-            self._is_handed_on = False
+                transaction.commit()
+            self._transaction = None
         except BaseException:
-            self._disown()
+            self._mark_dirty()
             self._clean()
             raise
 
-    def hand_on(self) -> None:
-        """Let the backend's transaction have what is held: it is as much as memory is given for."""
+    def spill(self) -> None:
+        """Give the transaction what is held: it is as much as may be in memory here."""
         with self._lock:
             try:
                 self._clean()
-                self._is_handed_on = True
+                transaction = self._transaction = self._transaction or self._begin()
                 held = self._held()
                 with step("index.write", changes=_number_of(held)):
-                    self._backend.write(held)
-                self._let_go()
+                    transaction.write(held)
+                self._drop_held()
             except BaseException:
                 self._undo(_BY_A_FAILURE)
                 raise
 
-    def _enter(self, entry: _Entry) -> None:
+    def _enter(self, entry: _Scope) -> None:
         with self._lock:
             self.check_usable()
             self._check_thread("begin a session")
@@ -259,7 +269,7 @@ class Sessions:
             self._thread = entry.thread
             self.owner = get_ident()
 
-    def _complete(self, block: _Entry) -> None:
+    def _complete(self, block: _Scope) -> None:
         """The end of a block that did not raise."""
         if self._serial == block.serial and self._depth == block.depth:
             self.commit()
@@ -269,12 +279,12 @@ class Sessions:
         elif block.is_undone:
             raise self._undone_inside("it was rolled back inside its block")
 
-    def _leave(self, block: _Entry) -> None:
+    def _leave(self, block: _Scope) -> None:
         self._blocks.pop(block, None)
         if not block.is_complete:
             self._abandon(block)
 
-    def _abandon(self, entry: _Entry) -> None:
+    def _abandon(self, entry: _Scope) -> None:
         """Roll the session back that was entered here, if it is still open. From any thread; fine to do twice."""
         with self._lock:
             if self._serial == entry.serial and self._depth:
@@ -288,34 +298,34 @@ class Sessions:
         self._clean()
 
     def _clean(self) -> None:
-        if self._is_dirty:
-            self._backend.rollback()
-            self._is_dirty = False
+        if self._leftover is not None:
+            self._leftover.rollback()
+            self._leftover = None
 
-    def _disown(self) -> None:
-        """What the backend's transaction has of the session is to be cleaned away, now or before the next write."""
-        self._is_dirty = self._is_dirty or self._is_handed_on
-        self._is_handed_on = False
+    def _mark_dirty(self) -> None:
+        """The transaction with a part of the session is to be rolled back, now or before the next write."""
+        self._leftover = self._transaction or self._leftover
+        self._transaction = None
 
     def _forget(self) -> None:
-        self._let_go()
-        self._disown()
+        self._drop_held()
+        self._mark_dirty()
         self.owner = 0
         self._thread = None
         self._depth = 0
 
-    def _let_go(self) -> None:
+    def _drop_held(self) -> None:
         self.held_results, self._held_meta, self._held_bytes = {}, {}, 0
 
     def _check_thread(self, what: str) -> None:
         if self._is_left_over():
-            log.warning("%s: a thread has ended with its session open, which was rolled back", self._backend.address)
+            log.warning("%s: a thread has ended with its session open, which was rolled back", self._store.address)
             self._undo(_BY_A_FAILURE)
         if self.owner not in (0, get_ident()):
             raise Invalid(
-                f"{self._backend.address}: another thread has a session open, so this one cannot {what}.",
+                f"{self._store.address}: another thread has a session open, so this one cannot {what}.",
                 code="session.other-thread",
-                about=self._backend.address,
+                about=self._store.address,
                 unchanged="the index and the session",
                 next_step="let one thread do the writing, or wait for the other's commit; reading is fine",
             )
@@ -334,13 +344,13 @@ class Sessions:
 
     def _undone_inside(self, why: str) -> Invalid:
         return Invalid(
-            f"{self._backend.address}: nothing more can be done in this session: {why}.",
+            f"{self._store.address}: nothing more can be done in this session: {why}.",
             code="session.over",
-            about=self._backend.address,
+            about=self._store.address,
             unchanged="what was committed before the session",
             next_step="let the error that ended it reach the outermost block, then do the change again",
         )
 
 
-def _number_of(changes: Changes) -> int:
-    return sum(map(len, changes.values()))
+def _number_of(batch: WriteBatch) -> int:
+    return sum(map(len, batch.values()))

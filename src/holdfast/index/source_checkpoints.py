@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 from holdfast.index import records
 from holdfast.index.arguments import check_position, check_source_id, check_u64
-from holdfast.index.backend import Backend
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.gap import Gap
-from holdfast.index.session import Sessions
+from holdfast.index.session import SessionManager
+from holdfast.storage.kv.store import Reader, end_of
 
 MOST_WHY = 4096
 
@@ -23,15 +23,15 @@ class SourceCheckpoints:
     around them.
     """
 
-    def __init__(self, backend: Backend, sessions: Sessions, clock: Callable[[], float]) -> None:
-        self._backend = backend
+    def __init__(self, store: Reader, sessions: SessionManager, clock: Callable[[], float]) -> None:
+        self._store = store
         self._sessions = sessions
         self._clock = clock
 
     @property
     def is_persistent(self) -> bool:
         """Whether checkpoints outlive the process, so that sources can be told where to resume."""
-        return self._backend.is_persistent
+        return self._store.is_persistent
 
     def stage_checkpoint(self, source_id: str, sequence: int, source_position: bytes | None = None) -> None:
         """Set a source's checkpoint with the session's commit, together with its results.
@@ -48,8 +48,8 @@ class SourceCheckpoints:
         """The committed checkpoint; None if there never was one."""
         key = records.checkpoint_key(check_source_id(source_id))
         self._sessions.check_usable()
-        value = self._backend.read("meta", key)
-        return None if value is None else records.decode_checkpoint(key, value, self._backend.address)[1].checkpoint
+        value = self._store.get("meta", key)
+        return None if value is None else records.decode_checkpoint(key, value, self._store.address)[1].checkpoint
 
     def read_all_checkpoints(self) -> dict[str, SourceCheckpoint]:
         """Every committed checkpoint by its source, in one scan."""
@@ -74,8 +74,8 @@ class SourceCheckpoints:
     def read_config_hash(self) -> int | None:
         """The stored hash; None if there is none."""
         self._sessions.check_usable()
-        value = self._backend.read("meta", records.HASH_KEY)
-        return None if value is None else records.decode_hash(value, self._backend.address)
+        value = self._store.get("meta", records.HASH_KEY)
+        return None if value is None else records.decode_hash(value, self._store.address)
 
     def pass_over(self, source_id: str, sequence: int | None, to_position: bytes | None, why: str) -> Gap:
         """Record that a source's changes from its checkpoint to here will be missing, and move the checkpoint there.
@@ -101,16 +101,16 @@ class SourceCheckpoints:
     def gaps(self) -> list[Gap]:
         """Everything that was passed over since the index was empty, oldest first."""
         self._sessions.check_usable()
-        found = self._backend.scan("meta", records.GAPS)
-        return [records.decode_gap(key, value, self._backend.address) for key, value in found]
+        found = self._store.scan("meta", records.GAPS, end_of(records.GAPS))
+        return [records.decode_gap(key, value, self._store.address) for key, value in found]
 
     def _scan(self) -> Iterator[tuple[str, StoredCheckpoint]]:
         self._sessions.check_usable()
-        for key, value in self._backend.scan("meta", records.CHECKPOINTS):
-            yield records.decode_checkpoint(key, value, self._backend.address)
+        for key, value in self._store.scan("meta", records.CHECKPOINTS, end_of(records.CHECKPOINTS)):
+            yield records.decode_checkpoint(key, value, self._store.address)
 
     def _keys(self, prefix: bytes) -> Iterator[bytes]:
-        return (key for key, _ in self._backend.scan("meta", prefix))
+        return (key for key, _ in self._store.scan("meta", prefix, end_of(prefix)))
 
     def _now(self) -> int:
         return max(0, int(self._clock() * 1000))

@@ -9,6 +9,10 @@ from holdfast.storage.files import disk
 from holdfast.storage.kv.store import Kind
 
 
+def a(kind: Kind) -> str:
+    return "an index" if kind == "index" else "a store"
+
+
 def nothing_applied(kind: Kind) -> str:
     work = "session" if kind == "index" else "transaction"
     return f"the {kind}; nothing of this {work} was applied"

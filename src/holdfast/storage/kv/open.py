@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 from holdfast.base.addresses import CLOUD_SCHEMES, kv_path, without_secrets
 from holdfast.errors import Invalid
+from holdfast.storage.kv.errors import a
 from holdfast.storage.kv.store import KeyValueStore, Kind, Mode, Reader, Schema
 
 
@@ -21,13 +22,22 @@ class _Backend(NamedTuple):
 
 
 _SQLITE = _Backend("sqlite", "SqliteStore", "sqlite_reader", "SqliteReader", is_path=True)
+_ROCKSDB = _Backend("rocksdb", "RocksdbStore", "rocksdb", "RocksdbReader", is_path=True, extra="rocksdb")
+_REDIS = _Backend("redis", "RedisStore", "redis", "RedisReader", extra="redis")
+_POSTGRES = _Backend("postgres", "PostgresStore", "postgres_reader", "PostgresReader", extra="postgres")
 _SLATEDB = _Backend("slatedb", "SlatedbStore", "slatedb", "SlatedbReader", extra="slatedb")
 _BACKENDS = {
     "sqlite": _SQLITE,
+    "rocksdb": _ROCKSDB,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "valkey": _REDIS,
+    "valkeys": _REDIS,
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
     "file": _SLATEDB,
     **dict.fromkeys(CLOUD_SCHEMES, _SLATEDB),
 }
-_SHOWN = {"index": "an index", "store": "a store"}
 
 
 @overload
@@ -51,7 +61,7 @@ def open_kv(url: Any, schema: Schema, mode: Mode) -> Reader:
     kind = schema.kind
     if not isinstance(url, str) or "://" not in url or "\0" in url:
         raise Invalid(
-            f"{url!r} is not the address of {_SHOWN[kind]}.",
+            f"{url!r} is not the address of {a(kind)}.",
             code="address.refused",
             about=repr(url),
             unchanged="everything",
@@ -71,7 +81,7 @@ def open_kv(url: Any, schema: Schema, mode: Mode) -> Reader:
             code="address.scheme",
             about=without_secrets(url),
             unchanged="everything",
-            next_step="use " + ", ".join(f"{known}://" for known in _BACKENDS) + " or memory://",
+            next_step="use sqlite://, rocksdb://, redis://, rediss://, valkey://, postgresql:// or memory://",
         )
     place = kv_path(url) if backend.is_path else f"{scheme}://{rest}"
     if mode == "read":
@@ -88,7 +98,7 @@ def _load(backend: _Backend, scheme: str, module_name: str, name: str, kind: Kin
         if backend.extra is None:
             raise
         raise Invalid(
-            f"{_SHOWN[kind].capitalize()} at {scheme}:// needs the package {error.name}.",
+            f"{a(kind).capitalize()} at {scheme}:// needs the package {error.name}.",
             code=f"{kind}.package",
             about=str(error.name),
             unchanged="everything",

@@ -8,29 +8,23 @@ transaction takes SQLite's write lock when it begins, so that commits have one o
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.base.steps import step
-from holdfast.errors import Invalid
 from holdfast.storage.files.disk import make_directories, sync
 from holdfast.storage.files.lock import FileLock
 from holdfast.storage.kv import errors
+from holdfast.storage.kv.sql import check_statement, ended_transaction
 from holdfast.storage.kv.sqlite_errors import is_busy, is_of_the_medium, may_have_happened
 from holdfast.storage.kv.sqlite_reader import SqliteReader, count_tables
 from holdfast.storage.kv.store import Mode, Row, Schema, WriteBatch, Writers
 from holdfast.storage.kv.transaction import SPILL_BYTES, BufferedTransaction, PendingWrites, Ticket, Turn
 
 _DURABLE = ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON")
-# The first word of a statement, after comments.
-_OF_TRANSACTIONS = re.compile(
-    r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?:BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH)\b", re.S | re.I
-)
 
 
 class SqliteStore(SqliteReader):
@@ -61,10 +55,6 @@ class SqliteStore(SqliteReader):
         super().close()
         if self._lock is not None:
             self._lock.close()
-
-    def forget_in_child(self) -> None:
-        super().forget_in_child()
-        self.turn = Turn()
 
     def check_open(self) -> None:
         if self._is_lost is not None:
@@ -107,15 +97,6 @@ class SqliteStore(SqliteReader):
         if self._writer is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._writer.rollback()
-
-    def refuse_statement(self, why: str) -> Invalid:
-        return Invalid(
-            f"The transaction of a batch begins and ends with the batch: {why}.",
-            code="projection.sql-transaction",
-            about=self.address,
-            unchanged="the read model and the cursors",
-            next_step="let statements fail (INSERT OR IGNORE, ON CONFLICT) without ending the transaction",
-        )
 
     def refuse_failure(self, error: sqlite3.Error) -> None:
         """Raise our error if the medium is to blame, rather than the statement."""
@@ -209,8 +190,7 @@ class SqliteTransaction(BufferedTransaction):
             return iter(self._store.select(self._store.writer, space, start, end, limit).fetchall())
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        if _ends_transactions(sql):
-            raise self._store.refuse_statement(f"{sql.strip()[:80]!r} is not for handlers")
+        check_statement(sql, self._store.address)
         self._take_turn()
         self._check_begun()
         try:
@@ -245,12 +225,8 @@ class SqliteTransaction(BufferedTransaction):
     def _check_begun(self) -> None:
         """A statement can end the transaction by failing: what came after it would be committed by itself."""
         if not self._store.writer.in_transaction:
-            raise self._store.refuse_statement("a statement has rolled it back, as INSERT OR ROLLBACK does")
-
-
-@functools.lru_cache(1024)
-def _ends_transactions(sql: str) -> bool:
-    return _OF_TRANSACTIONS.match(sql) is not None
+            why = "a statement has rolled it back, as INSERT OR ROLLBACK does"
+            raise ended_transaction(why, self._store.address)
 
 
 def _switched_to_log(writer: sqlite3.Connection, patience: float) -> str:

@@ -99,7 +99,7 @@ class Transaction(Protocol):
         """To be read before the transaction ends."""
 
     def write(self, batch: WriteBatch) -> None:
-        """Add to what the commit writes; the last change of a key wins. The caller must not change the batch any more.
+        """Add to what the commit writes; the last change of a key wins. The batch is the transaction's from now on.
 
         May send a part of the transaction to the medium, invisible to others. If it raises, the transaction can only be
         rolled back.

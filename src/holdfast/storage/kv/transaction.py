@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Protocol, Self
 
+from holdfast.base import forks
 from holdfast.errors import HoldfastError
 from holdfast.storage.kv import errors
 from holdfast.storage.kv.store import Kind, Row, WriteBatch
@@ -61,6 +62,7 @@ class Turn:
         self._mutex = threading.Lock()
         self._ended = threading.Condition(self._mutex)
         self.holder: Ticket | None = None
+        forks.opened(self)
 
     def take(self, ticket: Ticket, kind: Kind, address: str) -> None:
         """Wait until nobody else writes. `Invalid` if this thread would wait for itself."""
@@ -83,6 +85,12 @@ class Turn:
             if self.holder is ticket:
                 self._ended.notify()
                 self.holder = None
+
+    def forget_in_child(self) -> None:
+        """A thread of the parent's may hold the lock, and will never let go of it here."""
+        self._mutex = threading.Lock()
+        self._ended = threading.Condition(self._mutex)
+        self.holder = None
 
 
 class TransactionalStore(Protocol):
@@ -160,21 +168,25 @@ class BufferedTransaction:
             if self._has_begun:
                 self._apply()
         finally:
-            self.rollback()
+            self._end()
 
     def rollback(self) -> None:
         self._is_over = True
         if self._has_turn:
-            try:
-                self._undo()
-            finally:
-                self._store.turn.give_back(self._ticket)
+            self._undo()  # interrupted, it keeps its turn: nobody may write before the medium has forgotten it
+            self._store.turn.give_back(self._ticket)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
-        self.commit() if kind is None else self.rollback()
+        self.commit() if kind is None else self._end()
+
+    def _end(self) -> None:
+        try:
+            self.rollback()
+        finally:
+            self.rollback()  # a signal may have cut the first one short
 
     @property
     def _has_turn(self) -> bool:
@@ -190,7 +202,7 @@ class BufferedTransaction:
                 self._begin()
                 self._has_begun = True
             except BaseException:
-                self.rollback()
+                self._end()
                 raise
 
     def _begin(self) -> None:

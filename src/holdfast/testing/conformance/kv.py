@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -569,17 +570,18 @@ class KeyValueConformance:
         store = self.open()
         if not isinstance(store, SqlStore):
             return
+        mine = f"mine_{uuid.uuid4().hex}"
         with store.begin() as transaction:
             assert isinstance(transaction, SqlTransaction)
-            transaction.execute("CREATE TABLE mine (id INTEGER PRIMARY KEY, name TEXT)")
-            transaction.execute("INSERT INTO mine VALUES (1, 'one')")
+            transaction.execute(f"CREATE TABLE {mine} (id INTEGER PRIMARY KEY, name TEXT)")
+            transaction.execute(f"INSERT INTO {mine} VALUES (1, 'one')")
             transaction.write({"results": {b"k": b"v"}})
-            assert transaction.execute("SELECT name FROM mine") == [("one",)]
-        assert store.query("SELECT id, name FROM mine", ()) == [(1, "one")]
+            assert transaction.execute(f"SELECT name FROM {mine}") == [("one",)]
+        assert store.query(f"SELECT id, name FROM {mine}", ()) == [(1, "one")]
         transaction = store.begin()
         assert isinstance(transaction, SqlTransaction)
         with suppress(ZeroDivisionError), transaction:
-            transaction.execute("INSERT INTO mine VALUES (2, 'two')")
+            transaction.execute(f"INSERT INTO {mine} VALUES (2, 'two')")
             raise ZeroDivisionError
         transaction = store.begin()
         assert isinstance(transaction, SqlTransaction)
@@ -587,7 +589,7 @@ class KeyValueConformance:
             transaction.execute("COMMIT")
         store = self.reopened(store)
         assert isinstance(store, SqlStore)
-        assert store.query("SELECT id, name FROM mine", ()) == [(1, "one")]
+        assert store.query(f"SELECT id, name FROM {mine}", ()) == [(1, "one")]
 
 
 def _forked(work: Callable[[], object]) -> int:

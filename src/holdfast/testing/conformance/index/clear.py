@@ -93,11 +93,11 @@ class ClearingConformance(IndexUnderTest):
         fill(index)
         index.checkpoints.write_config_hash(5)
 
-        def fail() -> None:
+        def fail(_: object) -> None:
             raise Unavailable("The disk is full.")
 
         with monkeypatch.context() as broken:
-            broken.setattr(self._backends[-1], "commit", fail)
+            self.break_transactions(broken, "commit", fail)
             with pytest.raises(Unavailable):
                 index.checkpoints.clear_checkpoints()
         for found in self.now_and_reopened(index):
@@ -178,7 +178,7 @@ class ClearingConformance(IndexUnderTest):
         assert index.checkpoints.read_all_checkpoints() == {}
         assert index.gaps() == []
         assert index.checkpoints.read_config_hash() == config_hash
-        assert self._backends[-1].read("meta", records.RESET_KEY) is None
+        assert self._stores[-1].get("meta", records.RESET_KEY) is None
 
     def _steps_of_a_reset(self, die_at: int | None) -> Iterator[tuple[str, Phase]]:
         """Reset an index of several chunks, and die at the begin or end of its nth step."""
@@ -243,9 +243,9 @@ class ClearingConformance(IndexUnderTest):
             return
         with pytest.raises(Corrupt):
             self.open()
-        backend = self.open_backend()
-        assert len(list(backend.scan("results", b""))) == 3
-        backend.close()
+        store = self.open_store()
+        assert len(list(store.scan("results", b"", None))) == 3
+        store.close()
 
     # Gaps.
 

@@ -10,9 +10,10 @@ import pytest
 from holdfast.errors import Corrupt, Invalid
 from holdfast.index import records
 from holdfast.index.arguments import MAX_ID_BYTES, MAX_KEY_BYTES, MAX_POSITION_BYTES, MAX_U64, MAX_VALUE_BYTES
-from holdfast.index.backend import Space
 from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
 from holdfast.index.starting import OnChange
+from holdfast.storage.kv import records as kv_records
+from holdfast.storage.kv.store import Row
 from holdfast.testing.conformance.index.subject import NOW, IndexUnderTest, contents, fill
 
 POSITIONS = [None, b"", b"\0", b"8 bytes.", bytes(range(20)), b"\xff" * 80]
@@ -265,16 +266,17 @@ class KeepingConformance(IndexUnderTest):
             for number in range(10_000):
                 index.checkpoints.stage_checkpoint(f"source-{number}", number, b"%d" % number)
         index = self.reopened(index)
-        backend = self._backends[-1]
+        store = self._stores[-1]
         calls: list[str] = []
-        really = backend.scan
+        really = store.scan
 
-        def scan(space: Space, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        def scan(space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
             calls.append("scan")
-            return really(space, prefix)
+            return really(space, start, end, limit)
 
-        monkeypatch.setattr(backend, "scan", scan)
-        monkeypatch.setattr(backend, "read", lambda *_: calls.append("read"))
+        monkeypatch.setattr(store, "scan", scan)
+        for name in ("get", "get_many"):
+            monkeypatch.setattr(store, name, lambda *_: calls.append("get"))
         found = index.checkpoints.read_all_checkpoints()
         assert calls == ["scan"]
         assert len(found) == 10_000
@@ -312,7 +314,7 @@ class KeepingConformance(IndexUnderTest):
     def test_checkpoint_of_a_newer_release(self, monkeypatch: pytest.MonkeyPatch) -> None:
         index = self.open()
         with monkeypatch.context() as newer:
-            newer.setattr(records, "VERSION", records.VERSION + 1)
+            newer.setattr(kv_records, "_HEADER", bytes((kv_records.VERSION + 1,)))
             fill(index)
         for call in (lambda: index.checkpoints.read_checkpoint("source-1"), index.checkpoints.read_all_checkpoints):
             with pytest.raises(Invalid, match="newer release") as caught:
@@ -347,10 +349,10 @@ class KeepingConformance(IndexUnderTest):
         for _ in range(2):
             with pytest.raises(Invalid, match="newer release"):
                 self.open()
-        backend = self.open_backend()
-        assert backend.read("meta", records.FORMAT_KEY) == newer
-        assert len(list(backend.scan("results", b""))) == 3
-        backend.close()
+        store = self.open_store()
+        assert store.get("meta", records.FORMAT_KEY) == newer
+        assert len(list(store.scan("results", b"", None))) == 3
+        store.close()
 
     @pytest.mark.parametrize("bad", [None, b"", b"\x01\x00\x01xxxx"])
     def test_format_record_that_is_damaged_or_gone(self, bad: bytes | None) -> None:

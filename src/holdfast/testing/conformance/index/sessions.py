@@ -13,6 +13,7 @@ from holdfast.errors import Fenced, HoldfastError, Invalid, Unavailable
 from holdfast.index import session
 from holdfast.index.checkpoint import SourceCheckpoint
 from holdfast.index.index import Index
+from holdfast.storage.kv.store import WriteBatch
 from holdfast.testing.conformance.index.subject import IndexUnderTest, contents
 
 ONE = SourceCheckpoint(1, b"one")
@@ -482,7 +483,7 @@ class SessionConformance(IndexUnderTest):
             write_one(index)
         if self.abilities.second_opening == "refused":
             with pytest.raises(HoldfastError) as refused:
-                self.open_backend()
+                self.open_store()
             assert refused.value.code == "index.in-use"
             with index.session():
                 write_one(index)
@@ -510,13 +511,12 @@ class SessionConformance(IndexUnderTest):
 
     def test_commit_that_fails_leaves_no_session_and_nothing_applied(self, monkeypatch: pytest.MonkeyPatch) -> None:
         index = self.open()
-        backend = self._backends[-1]
 
-        def fail() -> None:
+        def fail(_: object) -> None:
             raise Unavailable("The disk is full.")
 
         with monkeypatch.context() as broken:
-            broken.setattr(backend, "commit", fail)
+            self.break_transactions(broken, "commit", fail)
             with pytest.raises(Unavailable), index.session():
                 write_one(index)
             index.begin()
@@ -537,7 +537,7 @@ class SessionConformance(IndexUnderTest):
     def test_failed_commit_that_is_swallowed_is_not_taken_for_success(self, monkeypatch: pytest.MonkeyPatch) -> None:
         index = self.open()
 
-        def fail() -> None:
+        def fail(_: object) -> None:
             raise Unavailable("The disk is full.")
 
         def swallow() -> None:
@@ -547,7 +547,7 @@ class SessionConformance(IndexUnderTest):
                     index.commit()
 
         with monkeypatch.context() as broken:
-            broken.setattr(self._backends[-1], "commit", fail)
+            self.break_transactions(broken, "commit", fail)
             with pytest.raises(Invalid) as caught:
                 swallow()
         assert caught.value.code == "session.over"
@@ -555,15 +555,13 @@ class SessionConformance(IndexUnderTest):
 
     def test_write_that_fails_ends_the_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
         index = self.open()
-        backend = self._backends[-1]
         writes: list[int] = []
-        really = backend.write
 
-        def fail_second(changes: object) -> None:
+        def fail_second(really: Callable[[WriteBatch], None], batch: WriteBatch) -> None:
             writes.append(1)
             if len(writes) == 2:
                 raise Unavailable("The disk is full.")
-            really(changes)  # type: ignore[arg-type]
+            really(batch)
 
         def swallow() -> None:
             with index.session(), contextlib.suppress(Unavailable):
@@ -571,7 +569,7 @@ class SessionConformance(IndexUnderTest):
                     index.results.put(b"%06d" % number, b"x")
 
         with monkeypatch.context() as broken:
-            broken.setattr(backend, "write", fail_second)
+            self.break_transactions(broken, "write", fail_second)
             with pytest.raises(Invalid) as caught:
                 swallow()
         assert caught.value.code == "session.over"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
 import pytest
 
-from holdfast.index.backend import Backend, Space
 from holdfast.index.index import Index
+from holdfast.storage.kv.store import KeyValueStore, Transaction
 
 NOW = 1_760_000_000.0
 
@@ -28,23 +29,23 @@ class IndexUnderTest:
 
     abilities: IndexAbilities
 
-    def open_backend(self) -> Backend:
-        """Open the backend under test, always at the same place."""
+    def open_store(self) -> KeyValueStore:
+        """Open the store under test, always at the same place."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
     def _opened(self) -> Iterator[None]:
         self._indexes: list[Index] = []
-        self._backends: list[Backend] = []
+        self._stores: list[KeyValueStore] = []
         yield
         for index in self._indexes:
             index.close()
 
     def open(self, **options: Any) -> Index:
         """Open the index. What is damaged with `plant` is damaged in the one opened last."""
-        backend = self.open_backend()
-        self._backends.append(backend)
-        index = Index(backend, **{"clock": lambda: NOW, **options})
+        store = self.open_store()
+        self._stores.append(store)
+        index = Index(store, **{"clock": lambda: NOW, **options})
         self._indexes.append(index)
         return index
 
@@ -60,13 +61,24 @@ class IndexUnderTest:
         yield index
         yield self.reopened(index)
 
-    def plant(self, space: Space, key: bytes, value: bytes | None) -> None:
+    def plant(self, space: str, key: bytes, value: bytes | None) -> None:
         """Put a value there, or take one away, as nobody but a broken disk would."""
-        self._backends[-1].write({space: {key: value}})
-        self._backends[-1].commit()
+        with self._stores[-1].begin() as transaction:
+            transaction.write({space: {key: value}})
 
-    def planted(self, space: Space, key: bytes) -> bytes:
-        found = self._backends[-1].read(space, key)
+    def break_transactions(self, broken: pytest.MonkeyPatch, name: str, replaced: Callable[..., None]) -> None:
+        """From now on a method of every transaction is another one, which is given the real one first."""
+        begin = self._stores[-1].begin
+
+        def begin_broken() -> Transaction:
+            transaction = begin()
+            setattr(transaction, name, functools.partial(replaced, getattr(transaction, name)))
+            return transaction
+
+        broken.setattr(self._stores[-1], "begin", begin_broken)
+
+    def planted(self, space: str, key: bytes) -> bytes:
+        found = self._stores[-1].get(space, key)
         assert found is not None
         return found
 

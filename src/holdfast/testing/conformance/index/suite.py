@@ -1,12 +1,12 @@
 """What every backend of an index must do, as pytest classes to inherit.
 
-    class TestMyBackend(IndexConformance):
+    class TestMyIndex(IndexConformance):
         abilities = IndexAbilities(persistent=True, second_opening="refused")
 
         @pytest.fixture(autouse=True)
         def place(self, tmp_path): self.path = tmp_path / "index"
 
-        def open_backend(self): return MyBackend(self.path)
+        def open_store(self): return MyStore(self.path, SCHEMA)
 
 Everything is asked for through an `Index` on the backend, since that is what users rely on; values are damaged through
 the backend itself. No process is killed here: for that, run sessions and resets under `holdfast.testing.faults.crash`.

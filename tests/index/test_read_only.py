@@ -11,7 +11,7 @@ import holdfast
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.index import SourceCheckpoint, records
-from holdfast.index.opening import open_backend
+from holdfast.storage.kv.open import open_kv
 
 
 @pytest.fixture(params=[name for name, place in PLACES.items() if place.abilities.persistent])
@@ -67,10 +67,10 @@ def test_nothing_can_be_written(url: str) -> None:
 def test_half_emptied_it_is_not_shown(url: str) -> None:
     with holdfast.open_index(url) as index, index.session():
         index.results.put(b"a", b"1")
-    backend = open_backend(url)
-    backend.write({"meta": {records.RESET_KEY: records.encode_marker(7)}})
-    backend.commit()
-    backend.close()
+    store = open_kv(url, records.SCHEMA, "exclusive")
+    with store.begin() as transaction:
+        transaction.write({"meta": {records.RESET_KEY: records.encode_marker(7)}})
+    store.close()
     with pytest.raises(Unavailable) as refused:
         holdfast.open_index(url, read_only=True)
     assert refused.value.code == "index.reset-unfinished"

@@ -15,41 +15,42 @@ from cut_lines import CutLine
 from psycopg import sql
 
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, OutcomeUnknown, Unavailable
-from holdfast.index import postgres as subject
-from holdfast.index import postgres_reading, postgres_tables
-from holdfast.index.backend import Changes
-from holdfast.index.postgres import PostgresBackend
-from holdfast.index.postgres_looking import PostgresLooker
-from holdfast.index.postgres_server import connect, parse
+from holdfast.index.records import SCHEMA
+from holdfast.storage.kv import postgres as subject
+from holdfast.storage.kv import postgres_reader, postgres_tables
+from holdfast.storage.kv.postgres import PostgresStore
+from holdfast.storage.kv.postgres_reader import PostgresReader
+from holdfast.storage.kv.postgres_server import connect, parse
+from holdfast.storage.kv.store import WriteBatch
 from holdfast.testing.postgres import PASSWORD, PostgresServer
 
-A: Changes = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
-B: Changes = {"results": {b"b": b"2", b"a": None}, "meta": {b"m": b"2"}}
+A: WriteBatch = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
+B: WriteBatch = {"results": {b"b": b"2", b"a": None}, "meta": {b"m": b"2"}}
 AFTER_A = [(b"a", b"1"), (b"m", b"1")]
 AFTER_B = [(b"b", b"2"), (b"m", b"2")]
 
 
-def commit(backend: PostgresBackend, changes: Changes) -> None:
-    backend.write(changes)
-    backend.commit()
+def commit(store: PostgresStore, changes: WriteBatch) -> None:
+    with store.begin() as transaction:
+        transaction.write({space: dict(of_space) for space, of_space in changes.items()})
 
 
-def contents(backend: PostgresBackend) -> list[tuple[bytes, bytes]]:
-    return [*backend.scan("results", b""), *backend.scan("meta", b"")]
+def contents(store: PostgresStore) -> list[tuple[bytes, bytes]]:
+    return [*store.scan("results", b"", None), *store.scan("meta", b"", None)]
 
 
 @pytest.fixture
-def url(index_dsn: str) -> str:
-    return f"{index_dsn}&index={uuid.uuid4().hex}"
+def url(kv_dsn: str) -> str:
+    return f"{kv_dsn}&index={uuid.uuid4().hex}"
 
 
 @contextlib.contextmanager
-def opened(url: str, **options: Any) -> Iterator[PostgresBackend]:
-    backend = PostgresBackend(url, **options)
+def opened(url: str, **options: Any) -> Iterator[PostgresStore]:
+    store = PostgresStore(url, SCHEMA, **options)
     try:
-        yield backend
+        yield store
     finally:
-        backend.close()
+        store.close()
 
 
 def ask(url: str, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
@@ -64,7 +65,7 @@ def ask(url: str, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
 def test_address_is_shown_without_secrets() -> None:
     at = parse("postgresql://me:sec%2Fret@host:5433/shop?application_name=x&index=orders%26more&sslmode=require")
     assert at.shown == "postgresql://host:5433/shop?index=orders&more"
-    assert at.index == "orders&more"
+    assert at.name == "orders&more"
     assert at.dsn == "postgresql://me:sec%2Fret@host:5433/shop?application_name=x&sslmode=require"
 
 
@@ -78,7 +79,7 @@ def test_addresses_that_are_refused_do_not_leak(end: str) -> None:
 def test_wrong_password_and_no_server(url: str) -> None:
     for wrong in (url.replace(PASSWORD, "wrong-secret"), url.replace("host=/", "host=/nowhere/")):
         with pytest.raises((Invalid, Unavailable)) as caught:
-            PostgresBackend(wrong)
+            PostgresStore(wrong, SCHEMA)
         assert "secret" not in str(caught.value)
         assert PASSWORD not in str(caught.value)
 
@@ -98,14 +99,15 @@ def test_second_opening_fences_the_first(url: str) -> None:
 
 
 def test_opening_waits_for_a_transaction_under_way_and_then_fences(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "CHUNK", 0)
+    monkeypatch.setattr(subject, "SPILL_BYTES", 0)
     with opened(url) as first:
-        first.write(A)
-        opening = threading.Thread(target=lambda: PostgresBackend(url).close())
+        transaction = first.begin()
+        transaction.write(dict(A))
+        opening = threading.Thread(target=lambda: PostgresStore(url, SCHEMA).close())
         opening.start()
         while not ask(url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
             assert opening.is_alive()
-        first.commit()
+        transaction.commit()
         opening.join()
         assert contents(first) == AFTER_A
         with pytest.raises(Fenced):
@@ -114,14 +116,15 @@ def test_opening_waits_for_a_transaction_under_way_and_then_fences(url: str, mon
 
 
 def test_opening_beside_a_transaction_that_does_not_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "CHUNK", 0)
+    monkeypatch.setattr(subject, "SPILL_BYTES", 0)
     with opened(url) as first:
-        first.write(A)
+        transaction = first.begin()
+        transaction.write(dict(A))
         monkeypatch.setattr(postgres_tables, "PRELUDE", postgres_tables.PRELUDE.replace("'10s'", "'50ms'"))
         with pytest.raises(Conflict) as caught:
-            PostgresBackend(url)
+            PostgresStore(url, SCHEMA)
         assert caught.value.code == "index.in-use"
-        first.commit()
+        transaction.commit()
         assert contents(first) == AFTER_A
 
 
@@ -139,7 +142,7 @@ def test_many_open_a_new_database_at_once(pg_server: PostgresServer) -> None:
 
     def one(number: int) -> None:
         try:
-            PostgresBackend(f"{dsn}&index={number % 3}").close()
+            PostgresStore(f"{dsn}&index={number % 3}", SCHEMA).close()
         except BaseException as error:
             failed.append(error)
 
@@ -167,95 +170,97 @@ def through(url: str, cut_line: CutLine, pg_server: PostgresServer) -> str:
 
 
 def test_lost_reply_of_a_commit_that_took_effect(through: str, cut_line: CutLine) -> None:
-    with opened(through) as backend:
-        commit(backend, A)
+    with opened(through) as store:
+        commit(store, A)
         cut_line.cuts = 1
-        commit(backend, B)
+        commit(store, B)
         assert cut_line.cuts == 0
-        assert contents(backend) == AFTER_B
-        commit(backend, A)
-        assert backend.read("results", b"a") == b"1"
+        assert contents(store) == AFTER_B
+        commit(store, A)
+        assert store.get("results", b"a") == b"1"
 
 
 @pytest.mark.parametrize("cut", ["request", "late"])
 def test_lost_request_was_not_applied_and_never_will_be(through: str, cut_line: CutLine, cut: Any) -> None:
     """A transaction whose client is gone without a word is ended, or its locks would be in the way for a minute."""
-    with opened(through) as backend:
-        commit(backend, A)
+    with opened(through) as store:
+        commit(store, A)
         cut_line.cut, cut_line.cuts = cut, 1
         with pytest.raises(Unavailable) as caught:
-            commit(backend, B)
+            commit(store, B)
         assert caught.value.code == "index.not-applied"
         cut_line.deliver()
-        assert contents(backend) == AFTER_A
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+        assert contents(store) == AFTER_A
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_settling_loses_its_own_replies_too(through: str, cut_line: CutLine) -> None:
-    with opened(through) as backend:
+    with opened(through) as store:
         cut_line.cuts = 4
-        commit(backend, A)
+        commit(store, A)
         assert cut_line.cuts == 0
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_server_that_stays_away(through: str, cut_line: CutLine) -> None:
-    with opened(through, settle_seconds=0.2) as backend:
-        commit(backend, A)
+    with opened(through, settle_seconds=0.2) as store:
+        commit(store, A)
         cut_line.cuts, cut_line.is_down = 1, True
         with pytest.raises(OutcomeUnknown) as caught:
-            commit(backend, B)
+            commit(store, B)
         assert PASSWORD not in str(caught.value)
         with pytest.raises(Unavailable):
-            commit(backend, A)
+            commit(store, A)
         cut_line.is_down = False
-        assert contents(backend) == AFTER_B
+        assert contents(store) == AFTER_B
 
 
 def test_connections_that_the_server_dropped(url: str) -> None:
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
-    with opened(url) as backend:
-        commit(backend, A)
+    with opened(url) as store:
+        commit(store, A)
         ask(url, end)
-        assert backend.read("results", b"a") == b"1"
+        assert store.get("results", b"a") == b"1"
         ask(url, end)
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_connection_that_breaks_in_the_middle_of_a_session(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "CHUNK", 0)
-    with opened(url) as backend:
-        commit(backend, A)
-        backend.write({"meta": {b"stray": b""}})
+    monkeypatch.setattr(subject, "SPILL_BYTES", 0)
+    with opened(url) as store:
+        commit(store, A)
+        transaction = store.begin()
+        transaction.write({"meta": {b"stray": b""}})
         ask(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'")
         with pytest.raises(Unavailable):
-            backend.write(B)
+            transaction.write(B)
         with pytest.raises(Unavailable):
-            backend.commit()  # not the rest alone
-        assert contents(backend) == AFTER_A
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+            transaction.commit()  # not the rest alone
+        assert contents(store) == AFTER_A
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_connection_that_breaks_before_the_commit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "CHUNK", 0)
-    with opened(url) as backend:
-        commit(backend, A)
-        backend.write(B)
+    monkeypatch.setattr(subject, "SPILL_BYTES", 0)
+    with opened(url) as store:
+        commit(store, A)
+        transaction = store.begin()
+        transaction.write(B)
         ask(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'")
         with pytest.raises(Unavailable):
-            backend.commit()
-        assert contents(backend) == AFTER_A
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+            transaction.commit()
+        assert contents(store) == AFTER_A
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_interrupted_while_waiting_for_the_reply(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(url) as backend:
-        commit(backend, A)
+    with opened(url) as store:
+        commit(store, A)
         execute = psycopg.Connection.execute
 
         def interrupted(connection: Any, query: Any, *arguments: Any, **options: Any) -> Any:
@@ -267,19 +272,20 @@ def test_interrupted_while_waiting_for_the_reply(url: str, monkeypatch: pytest.M
         with monkeypatch.context() as patch:
             patch.setattr(psycopg.Connection, "execute", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                commit(backend, B)
-        assert contents(backend) == AFTER_B
-        commit(backend, A)
-        assert backend.read("results", b"a") == b"1"
+                commit(store, B)
+        assert contents(store) == AFTER_B
+        commit(store, A)
+        assert store.get("results", b"a") == b"1"
 
 
 # Transactions.
 
 
 def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "CHUNK", 10_000)
-    monkeypatch.setattr(postgres_reading, "PAGE", 7)
-    with opened(url) as backend:
+    monkeypatch.setattr(subject, "SPILL_BYTES", 10_000)
+    monkeypatch.setattr(postgres_reader, "PAGE", 7)
+    with opened(url) as store:
+        transaction = store.begin()
         expected: dict[bytes, bytes] = {}
         for turn in range(20):
             changes: dict[bytes, bytes | None] = {}
@@ -289,27 +295,28 @@ def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkey
                 expected.pop(b"%03d" % key, None)
                 if value is not None:
                     expected[b"%03d" % key] = value
-            backend.write({"results": dict.fromkeys(changes, b"first")})
-            backend.write({"results": changes})
-            assert contents(backend) == []
-        backend.commit()
-        assert contents(backend) == sorted(expected.items())
-        backend.write({"results": {b"%03d" % key: bytes(500) for key in range(100)}})
-        backend.rollback()
-        backend.commit()
-        assert contents(backend) == sorted(expected.items())
+            transaction.write({"results": dict.fromkeys(changes, b"first")})
+            transaction.write({"results": changes})
+            assert contents(store) == []
+        transaction.commit()
+        assert contents(store) == sorted(expected.items())
+        transaction = store.begin()
+        transaction.write({"results": {b"%03d" % key: bytes(500) for key in range(100)}})
+        transaction.rollback()
+        transaction.commit()
+        assert contents(store) == sorted(expected.items())
 
 
 def test_scan_is_of_one_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_reading, "PAGE", 7)
-    with opened(url) as backend:
-        commit(backend, {"results": {b"%03d" % key: b"1" for key in range(100)}})
-        scan, unread = backend.scan("results", b""), backend.scan("results", b"")
+    monkeypatch.setattr(postgres_reader, "PAGE", 7)
+    with opened(url) as store:
+        commit(store, {"results": {b"%03d" % key: b"1" for key in range(100)}})
+        scan, unread = store.scan("results", b"", None), store.scan("results", b"", None)
         next(scan)
-        commit(backend, {"results": {b"%03d" % key: None for key in range(1, 100, 2)}})
+        commit(store, {"results": {b"%03d" % key: None for key in range(1, 100, 2)}})
         assert len(list(scan)) == 99
         assert len(list(unread)) == 50
-        left = backend.scan("results", b"")
+        left = store.scan("results", b"", None)
         next(left)
     with pytest.raises(Invalid):
         next(left)
@@ -319,17 +326,18 @@ def test_scan_is_of_one_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_commits_are_durable_whatever_the_default_is(
     pg_server: PostgresServer, default: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "CHUNK", 0)
+    monkeypatch.setattr(subject, "SPILL_BYTES", 0)
     url = f"{pg_server.new_database()}&index=i"
     database = parse(url).dsn.split("?")[0].rpartition("/")[2]
     ask(url, f"ALTER DATABASE {database} SET synchronous_commit = '{default}'")
-    with opened(url) as backend:
-        assert "fsync" in backend.durability
-        backend.write(A)
-        connection = backend._writer._connection
+    with opened(url) as store:
+        assert "fsync" in store.durability
+        transaction = store.begin()
+        transaction.write(A)
+        connection = store.writer._connection
         assert connection is not None
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
-        backend.rollback()
+        transaction.rollback()
 
 
 # Tables.
@@ -341,14 +349,14 @@ def test_role_that_may_only_use_the_tables(pg_server: PostgresServer) -> None:
     ask(dsn, f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
     url = dsn.replace("//postgres:", f"//{role}:") + "&index=i"
     with pytest.raises(Invalid) as caught:
-        PostgresBackend(url)
+        PostgresStore(url, SCHEMA)
     assert caught.value.code == "index.denied"
-    PostgresBackend(f"{dsn}&index=other").close()
+    PostgresStore(f"{dsn}&index=other", SCHEMA).close()
     ask(dsn, f"GRANT USAGE ON SCHEMA holdfast TO {role}")
     ask(dsn, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO {role}")
-    with opened(url) as backend:
-        commit(backend, A)
-        assert contents(backend) == AFTER_A
+    with opened(url) as store:
+        commit(store, A)
+        assert contents(store) == AFTER_A
 
 
 def test_role_that_may_only_look(pg_server: PostgresServer) -> None:
@@ -357,60 +365,60 @@ def test_role_that_may_only_look(pg_server: PostgresServer) -> None:
     ask(dsn, f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
     url = dsn.replace("//postgres:", f"//{role}:") + "&index=i"
     with pytest.raises(NotFound):
-        PostgresLooker(url)
+        PostgresReader(url, SCHEMA)
     assert ask(dsn, "SELECT to_regnamespace('holdfast')") == [(None,)]
-    with opened(f"{dsn}&index=i") as backend:
-        commit(backend, A)
+    with opened(f"{dsn}&index=i") as store:
+        commit(store, A)
         with pytest.raises(Invalid) as caught:
-            PostgresLooker(url)
+            PostgresReader(url, SCHEMA)
         assert caught.value.code == "index.denied"
         ask(dsn, f"GRANT USAGE ON SCHEMA holdfast TO {role}")
         ask(dsn, f"GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {role}")
-        looker = PostgresLooker(url)
-        assert [*looker.scan("results", b""), *looker.scan("meta", b"")] == AFTER_A
-        looker.close()
-        commit(backend, B)
+        reader = PostgresReader(url, SCHEMA)
+        assert [*reader.scan("results", b"", None), *reader.scan("meta", b"", None)] == AFTER_A
+        reader.close()
+        commit(store, B)
     with pytest.raises(NotFound):
-        PostgresLooker(url.replace("index=i", "index=j"))
+        PostgresReader(url.replace("index=i", "index=j"), SCHEMA)
 
 
 def test_tables_that_are_gone_and_rows_that_are_older(pg_server: PostgresServer) -> None:
     url = f"{pg_server.new_database()}&index=i"
-    with opened(url) as backend:
-        commit(backend, A)
+    with opened(url) as store:
+        commit(store, A)
         (token,) = ask(url, "SELECT token FROM holdfast.indexes")[0]
-        commit(backend, B)
+        commit(store, B)
         ask(url, "UPDATE holdfast.indexes SET token = %s", token)
         with pytest.raises(Corrupt) as caught:
-            commit(backend, A)
+            commit(store, A)
         assert caught.value.code == "index.lost"
         ask(url, "DELETE FROM holdfast.indexes")
         with pytest.raises(Corrupt):
-            commit(backend, A)
-        assert contents(backend) == AFTER_B
+            commit(store, A)
+        assert contents(store) == AFTER_B
         ask(url, "DROP SCHEMA holdfast CASCADE")
-        for call in (lambda: commit(backend, A), lambda: contents(backend), lambda: backend.read("meta", b"m")):
+        for call in (lambda: commit(store, A), lambda: contents(store), lambda: store.get("meta", b"m")):
             with pytest.raises(Corrupt):
                 call()
 
 
 def test_layout_of_a_newer_version(url: str) -> None:
-    PostgresBackend(url).close()
-    ask(url, "UPDATE holdfast.indexes SET layout = 2 WHERE name = %s", parse(url).index)
-    before = ask(url, "SELECT token FROM holdfast.indexes WHERE name = %s", parse(url).index)
+    PostgresStore(url, SCHEMA).close()
+    ask(url, "UPDATE holdfast.indexes SET layout = 2 WHERE name = %s", parse(url).name)
+    before = ask(url, "SELECT token FROM holdfast.indexes WHERE name = %s", parse(url).name)
     with pytest.raises(Invalid) as caught:
-        PostgresBackend(url)
+        PostgresStore(url, SCHEMA)
     assert caught.value.code == "index.newer"
-    assert ask(url, "SELECT token FROM holdfast.indexes WHERE name = %s", parse(url).index) == before
+    assert ask(url, "SELECT token FROM holdfast.indexes WHERE name = %s", parse(url).name) == before
 
 
 def test_closed(pg_server: PostgresServer) -> None:
     url = f"{pg_server.new_database()}&index=i"
-    backend = PostgresBackend(url)
-    commit(backend, A)
-    backend.close()
-    backend.close()
-    for call in (lambda: backend.read("meta", b"a"), lambda: contents(backend), lambda: commit(backend, A)):
+    store = PostgresStore(url, SCHEMA)
+    commit(store, A)
+    store.close()
+    store.close()
+    for call in (lambda: store.get("meta", b"a"), lambda: contents(store), lambda: commit(store, A)):
         with pytest.raises(Invalid) as caught:
             call()
         assert caught.value.code == "index.closed"

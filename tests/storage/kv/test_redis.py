@@ -13,25 +13,25 @@ import redis
 from cut_lines import CutLine
 
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.index import redis_reading
-from holdfast.index.backend import Changes
-from holdfast.index.redis import RedisBackend
-from holdfast.index.redis_address import parse
-from holdfast.index.redis_durability import judge, may_evict
-from holdfast.index.redis_line import Line
+from holdfast.index.records import SCHEMA
+from holdfast.storage.kv import redis_layout
+from holdfast.storage.kv.redis import RedisStore
+from holdfast.storage.kv.redis_connection import RedisConnection
+from holdfast.storage.kv.redis_server import judge, may_evict, parse
+from holdfast.storage.kv.store import WriteBatch
 from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
 
-A: Changes = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
-B: Changes = {"results": {b"b": b"2", b"a": None}, "meta": {b"m": b"2"}}
+A: WriteBatch = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
+B: WriteBatch = {"results": {b"b": b"2", b"a": None}, "meta": {b"m": b"2"}}
 
 
-def commit(backend: RedisBackend, changes: Changes) -> None:
-    backend.write(changes)
-    backend.commit()
+def commit(store: RedisStore, changes: WriteBatch) -> None:
+    with store.begin() as transaction:
+        transaction.write({space: dict(of_space) for space, of_space in changes.items()})
 
 
-def contents(backend: RedisBackend) -> list[tuple[bytes, bytes]]:
-    return [*backend.scan("results", b""), *backend.scan("meta", b"")]
+def contents(store: RedisStore) -> list[tuple[bytes, bytes]]:
+    return [*store.scan("results", b"", None), *store.scan("meta", b"", None)]
 
 
 AFTER_A = [(b"a", b"1"), (b"m", b"1")]
@@ -45,12 +45,12 @@ def client(valkey: ValkeyServer) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def opened(url: str, **options: Any) -> Iterator[RedisBackend]:
-    backend = RedisBackend(url, **options)
+def opened(url: str, **options: Any) -> Iterator[RedisStore]:
+    store = RedisStore(url, SCHEMA, **options)
     try:
-        yield backend
+        yield store
     finally:
-        backend.close()
+        store.close()
 
 
 # Addresses.
@@ -86,11 +86,11 @@ def test_addresses_that_are_refused_do_not_leak(url: str) -> None:
 
 def test_wrong_password_and_no_server(valkey: ValkeyServer) -> None:
     with pytest.raises(Invalid) as caught:
-        RedisBackend(valkey.url().replace(PASSWORD, "wrong-secret"))
+        RedisStore(valkey.url().replace(PASSWORD, "wrong-secret"), SCHEMA)
     assert caught.value.code == "index.denied"
     assert "wrong-secret" not in str(caught.value)
     with pytest.raises(Unavailable) as gone:
-        RedisBackend(valkey.url(port=1))
+        RedisStore(valkey.url(port=1), SCHEMA)
     assert PASSWORD not in str(gone.value)
 
 
@@ -135,7 +135,7 @@ def test_server_that_would_lose_commits(caplog: pytest.LogCaptureFixture) -> Non
             assert "appendonly no" in first.durability
             for wish in ("", "&durability=server"):
                 with pytest.raises(Invalid) as caught:
-                    RedisBackend(url + wish)
+                    RedisStore(url + wish, SCHEMA)
                 assert caught.value.code == "index.not-durable"
             commit(first, B)  # not fenced by those that were refused
             server.kill()
@@ -146,19 +146,19 @@ def test_server_that_would_lose_commits(caplog: pytest.LogCaptureFixture) -> Non
             assert lost.value.code == "index.lost"
             assert contents(first) == []
     with valkey_server(appendfsync="everysec") as server, pytest.raises(Invalid, match="everysec"):
-        RedisBackend(server.url())
+        RedisStore(server.url(), SCHEMA)
 
 
 def test_server_that_was_started_with_other_settings(caplog: pytest.LogCaptureFixture) -> None:
-    with valkey_server() as server, opened(server.url()) as backend:
-        commit(backend, A)
+    with valkey_server() as server, opened(server.url()) as store:
+        commit(store, A)
         server.kill()
         server.settings["appendfsync"] = "everysec"
         server.start()
         with pytest.raises(Invalid) as caught:
-            commit(backend, B)
+            commit(store, B)
         assert caught.value.code == "index.not-durable"
-        assert contents(backend) == AFTER_A
+        assert contents(store) == AFTER_A
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -180,19 +180,19 @@ def test_second_opening_fences_the_first(valkey: ValkeyServer) -> None:
 def test_opening_between_the_look_and_the_commit(valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rival comes after the token was looked at, when the changes are on their way."""
     url = valkey.url()
-    send = Line.send
-    rivals: list[RedisBackend] = []
+    send = RedisConnection.send
+    rivals: list[RedisStore] = []
 
-    def interrupted(line: Line, commands: Any) -> None:
+    def interrupted(line: RedisConnection, commands: Any) -> None:
         found = list(commands)
         if found[0] == ["MULTI"] and len(found) > 3 and not rivals:
             rivals.append(None)  # type: ignore[arg-type]
-            rivals[0] = RedisBackend(url)
+            rivals[0] = RedisStore(url, SCHEMA)
         send(line, found)
 
     with opened(url) as first:
         commit(first, A)
-        monkeypatch.setattr(Line, "send", interrupted)
+        monkeypatch.setattr(RedisConnection, "send", interrupted)
         with pytest.raises(Fenced):
             commit(first, B)
         assert contents(rivals[0]) == AFTER_A
@@ -209,101 +209,101 @@ def cut_line(valkey: ValkeyServer) -> Iterator[CutLine]:
 
 
 def test_lost_reply_of_a_commit_that_took_effect(valkey: ValkeyServer, cut_line: CutLine) -> None:
-    with opened(valkey.url(port=cut_line.port)) as backend:
-        commit(backend, A)
+    with opened(valkey.url(port=cut_line.port)) as store:
+        commit(store, A)
         cut_line.cuts = 1
-        commit(backend, B)
+        commit(store, B)
         assert cut_line.cuts == 0
-        assert contents(backend) == AFTER_B
-        commit(backend, A)
-        assert backend.read("results", b"a") == b"1"
+        assert contents(store) == AFTER_B
+        commit(store, A)
+        assert store.get("results", b"a") == b"1"
 
 
 @pytest.mark.parametrize("cut", ["request", "late"])
 def test_lost_request_was_not_applied_and_never_will_be(valkey: ValkeyServer, cut_line: CutLine, cut: Any) -> None:
-    with opened(valkey.url(port=cut_line.port)) as backend:
-        commit(backend, A)
+    with opened(valkey.url(port=cut_line.port)) as store:
+        commit(store, A)
         cut_line.cut, cut_line.cuts = cut, 1
         with pytest.raises(Unavailable) as caught:
-            commit(backend, B)
+            commit(store, B)
         assert caught.value.code == "index.not-applied"
         if cut == "late":
             assert b"*-1\r\n" in cut_line.deliver(b"*-1\r\n")  # EXEC was refused
-        assert contents(backend) == AFTER_A
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+        assert contents(store) == AFTER_A
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_settling_loses_its_own_replies_too(valkey: ValkeyServer, cut_line: CutLine) -> None:
-    with opened(valkey.url(port=cut_line.port)) as backend:
+    with opened(valkey.url(port=cut_line.port)) as store:
         cut_line.cuts = 4
-        commit(backend, A)
+        commit(store, A)
         assert cut_line.cuts == 0
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_server_that_stays_away(valkey: ValkeyServer, cut_line: CutLine) -> None:
-    with opened(valkey.url(port=cut_line.port), settle_seconds=0.2) as backend:
-        commit(backend, A)
+    with opened(valkey.url(port=cut_line.port), settle_seconds=0.2) as store:
+        commit(store, A)
         cut_line.cuts, cut_line.is_down = 1, True
         with pytest.raises(OutcomeUnknown) as caught:
-            commit(backend, B)
+            commit(store, B)
         assert PASSWORD not in str(caught.value)
-        for call in (lambda: contents(backend), lambda: commit(backend, A)):
+        for call in (lambda: contents(store), lambda: commit(store, A)):
             with pytest.raises(Unavailable):
                 call()
         cut_line.is_down = False
-        assert contents(backend) == AFTER_B
+        assert contents(store) == AFTER_B
 
 
 def test_lost_reply_settled_after_a_rival_has_opened(valkey: ValkeyServer, cut_line: CutLine) -> None:
     url = valkey.url(port=cut_line.port)
     for cut, applied in (("reply", True), ("request", False)):
-        with opened(url) as backend:
-            commit(backend, A)
-            before, after = backend._committer._token, b"after"
+        with opened(url) as store:
+            commit(store, A)
+            before, after = store._committer._token, b"after"
             with opened(url):
                 ours = {before: applied, after: not applied}
                 if applied:
-                    backend._committer._settle(ours, cut)
+                    store._committer._settle(ours, cut)
                 else:
                     with pytest.raises(Fenced):
-                        backend._committer._settle(ours, cut)
+                        store._committer._settle(ours, cut)
 
 
 def test_connections_that_the_server_dropped(valkey: ValkeyServer, client: Any) -> None:
-    with opened(valkey.url()) as backend:
-        commit(backend, A)
+    with opened(valkey.url()) as store:
+        commit(store, A)
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        assert contents(backend) == AFTER_A
+        assert contents(store) == AFTER_A
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_interrupted_while_waiting_for_the_reply(valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(valkey.url()) as backend:
-        commit(backend, A)
+    with opened(valkey.url()) as store:
+        commit(store, A)
 
-        def interrupted(_: Line) -> list[Any]:
+        def interrupted(_: RedisConnection) -> list[Any]:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Line, "receive", _after(1, Line.receive, interrupted))
+            patch.setattr(RedisConnection, "receive", _after(1, RedisConnection.receive, interrupted))
             with pytest.raises(KeyboardInterrupt):
-                commit(backend, B)
-        backend._server.drop_line()
-        assert contents(backend) == AFTER_B
-        commit(backend, A)
-        assert backend.read("results", b"a") == b"1"
+                commit(store, B)
+        store._client.drop_connection()
+        assert contents(store) == AFTER_B
+        commit(store, A)
+        assert store.get("results", b"a") == b"1"
 
 
 def _after(count: int, first: Any, then: Any) -> Any:
     """`first` so many times, then something else."""
     left = count
 
-    def call(line: Line) -> Any:
+    def call(line: RedisConnection) -> Any:
         nonlocal left
         left -= 1
         return first(line) if left >= 0 else then(line)
@@ -315,104 +315,105 @@ def _after(count: int, first: Any, then: Any) -> Any:
 
 
 def test_server_without_memory_applies_nothing() -> None:
-    with valkey_server() as server, opened(server.url()) as backend:
-        commit(backend, A)
+    with valkey_server() as server, opened(server.url()) as store:
+        commit(store, A)
         with redis.Redis(port=server.port, password=PASSWORD) as client:
             client.config_set("maxmemory", "1mb")
             with pytest.raises(Unavailable, match="maxmemory"):
-                commit(backend, B)
-            assert contents(backend) == AFTER_A
+                commit(store, B)
+            assert contents(store) == AFTER_A
             client.config_set("maxmemory", "0")
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 @pytest.mark.parametrize("name", ["meta", "results", "results:order", "token", "earlier"])
 def test_keys_of_a_wrong_type(valkey: ValkeyServer, client: Any, name: str) -> None:
     url = valkey.url()
-    with opened(url) as backend:
-        commit(backend, A)
+    with opened(url) as store:
+        commit(store, A)
         key = parse(url).key(name)
         client.delete(key)
         client.geoadd(key, [1, 1, "x"]) if name != "results:order" else client.set(key, "x")
         others = {found: client.dump(found) for found in client.keys(parse(url).key("*").replace("[", "?"))}
         with pytest.raises(Corrupt) as caught:
-            commit(backend, B)
+            commit(store, B)
         assert caught.value.code == "index.damaged"
         with pytest.raises(Corrupt):
-            RedisBackend(url)
+            RedisStore(url, SCHEMA)
         for found, dumped in others.items():
             assert client.dump(found) == dumped
 
 
 def test_value_that_is_missing(valkey: ValkeyServer, client: Any) -> None:
     url = valkey.url()
-    with opened(url) as backend:
-        commit(backend, A)
+    with opened(url) as store:
+        commit(store, A)
         client.hdel(parse(url).key("results"), "a")
         with pytest.raises(Corrupt):
-            list(backend.scan("results", b""))
+            list(store.scan("results", b"", None))
 
 
 def test_keys_changed_by_hand_during_a_commit(
     valkey: ValkeyServer, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = valkey.url()
-    with opened(url) as backend:
-        commit(backend, A)
-        send = Line.send
+    with opened(url) as store:
+        commit(store, A)
+        send = RedisConnection.send
 
-        def touched(line: Line, commands: Any) -> None:
+        def touched(line: RedisConnection, commands: Any) -> None:
             found = list(commands)
             if found[0] == ["MULTI"]:
                 client.hset(parse(url).key("results"), "c", "3")
             send(line, found)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Line, "send", touched)
+            patch.setattr(RedisConnection, "send", touched)
             with pytest.raises(Conflict) as caught:
-                commit(backend, B)
+                commit(store, B)
             assert caught.value.code == "index.touched"
-        assert contents(backend) == AFTER_A
+        assert contents(store) == AFTER_A
 
 
 def test_session_beyond_the_limit_is_refused_as_a_whole(valkey: ValkeyServer) -> None:
-    with opened(valkey.url(), limit=1 << 20) as backend:
-        commit(backend, A)
-        backend.write(B)
+    with opened(valkey.url(), limit=1 << 20) as store:
+        commit(store, A)
+        transaction = store.begin()
+        transaction.write({"results": dict(B["results"])})
         with pytest.raises(Invalid):
-            backend.write({"results": {b"%d" % key: bytes(1000) for key in range(2000)}})
-        for call in (lambda: backend.write(B), backend.commit):
+            transaction.write({"results": {b"%d" % key: bytes(1000) for key in range(2000)}})
+        for call in (lambda: transaction.write(B), transaction.commit):
             with pytest.raises(Invalid) as caught:
                 call()
             assert caught.value.code == "index.session-too-large"
-        assert contents(backend) == AFTER_A
-        commit(backend, B)
-        assert contents(backend) == AFTER_B
+        assert contents(store) == AFTER_A
+        commit(store, B)
+        assert contents(store) == AFTER_B
 
 
 def test_large_session_and_scan_in_pages(valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_reading, "PAGE", 7)
-    with opened(valkey.url()) as backend:
+    monkeypatch.setattr(redis_layout, "PAGE", 7)
+    with opened(valkey.url()) as store:
         expected = {b"%05d\xff\x00" % key: bytes(5000) for key in range(5000)}
-        commit(backend, {"results": expected})
-        assert list(backend.scan("results", b"00")) == [(k, v) for k, v in expected.items() if k.startswith(b"00")]
+        commit(store, {"results": expected})
+        assert list(store.scan("results", b"00", b"01")) == [(k, v) for k, v in expected.items() if k.startswith(b"00")]
         gone = [key for key in expected if key.startswith(b"01")]
-        scan = backend.scan("results", b"01")
+        scan = store.scan("results", b"01", b"02")
         next(scan)
-        commit(backend, {"results": dict.fromkeys(gone)})
+        commit(store, {"results": dict.fromkeys(gone)})
         assert len(list(scan)) < 7  # the page that was read, and no error for the others
-        assert sum(1 for _ in backend.scan("results", b"")) == 4000
+        assert sum(1 for _ in store.scan("results", b"", None)) == 4000
 
 
 def test_closed(valkey: ValkeyServer) -> None:
-    backend = RedisBackend(valkey.url())
-    backend.close()
-    backend.close()
+    store = RedisStore(valkey.url(), SCHEMA)
+    store.close()
+    store.close()
     for call in (
-        lambda: backend.read("meta", b"a"),
-        lambda: list(backend.scan("meta", b"")),
-        lambda: commit(backend, A),
+        lambda: store.get("meta", b"a"),
+        lambda: list(store.scan("meta", b"", None)),
+        lambda: commit(store, A),
     ):
         with pytest.raises(HoldfastError) as caught:
             call()
@@ -437,12 +438,12 @@ def test_cluster_is_followed_to_the_node_that_has_the_index() -> None:
             nodes = {one.execute_command("CLUSTER", "KEYSLOT", f"{{holdfast:{name}}}:token") // 8192 for name in "abcd"}
             assert nodes == {0, 1}
         for name in "abcd":
-            with opened(first.url(name)) as backend:
-                commit(backend, A)
-                assert contents(backend) == AFTER_A
-            with opened(second.url(name)) as backend:
-                commit(backend, B)
-                assert contents(backend) == AFTER_B
+            with opened(first.url(name)) as store:
+                commit(store, A)
+                assert contents(store) == AFTER_A
+            with opened(second.url(name)) as store:
+                commit(store, B)
+                assert contents(store) == AFTER_B
 
 
 def is_whole(node: Any) -> bool:

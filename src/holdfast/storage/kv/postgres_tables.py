@@ -1,0 +1,138 @@
+"""The tables of all stores in a database, in the schema `holdfast`, and every statement on them.
+
+One table for each keyspace, shared by all stores of a kind: a role is granted them once, and opening a store changes no
+table. An index has `index_meta` and `index_results`, and its row in `indexes`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from psycopg.adapt import Dumper
+from psycopg.postgres import types
+from psycopg.pq import Format
+
+from holdfast.base.steps import step
+from holdfast.errors import Corrupt, Invalid
+from holdfast.storage.kv.store import Kind, Schema
+
+if TYPE_CHECKING:
+    from holdfast.base.postgres import Connection
+
+LAYOUT = 1
+_LOCK = 0x686F6C6466617374  # "holdfast", for the advisory lock under which the tables are made
+_REGISTRIES: dict[Kind, str] = {"index": "holdfast.indexes", "store": "holdfast.stores"}
+
+# How many dimensions, whether there are nulls, the items' type, how many there are, the first one's number.
+_HEADER = struct.Struct(">iiIii")
+_LENGTH = struct.Struct(">i")
+
+PRELUDE = """
+SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+                  WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
+       set_config('lock_timeout', '10s', true), pg_backend_pid(), pg_current_xact_id()::text"""
+"""At the start of a transaction: COMMIT returns when it is on disk, whatever the server's default is; and nobody is
+waited for longer than ten seconds."""
+NOTICE = """
+SELECT set_config('tcp_keepalives_idle', '30', false), set_config('tcp_keepalives_interval', '10', false),
+       set_config('tcp_keepalives_count', '3', false)"""
+"""Once for a connection: the server notices within a minute that a client is gone, and drops its locks. Where a pooler
+is between the two, noticing is the pooler's."""
+END_TRANSACTION = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_xid = %s::xid8::xid"
+)
+ARE_MADE = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) name"
+
+
+class Statements:
+    """What is asked of one keyspace's table."""
+
+    def __init__(self, table: str, owner: str) -> None:
+        def made(text: str) -> bytes:  # psycopg remembers the parts of a query in bytes
+            return text.format(table=table, owner=owner).encode()
+
+        self.get = made("SELECT value FROM {table} WHERE {owner} = %s AND key = %s")
+        self.get_many = made("SELECT key, value FROM {table} WHERE {owner} = %s AND key = ANY(%b::bytea[])")
+        self.scan = made("SELECT key, value FROM {table} WHERE {owner} = %s AND key >= %s ORDER BY key LIMIT %s")
+        self.scan_to = made(
+            "SELECT key, value FROM {table} WHERE {owner} = %s AND key >= %s AND key < %s ORDER BY key LIMIT %s"
+        )
+        self.put = made(
+            "INSERT INTO {table} ({owner}, key, value) SELECT %s, * FROM unnest(%b::bytea[], %b::bytea[]) "
+            "ON CONFLICT ({owner}, key) DO UPDATE SET value = excluded.value"
+        )
+        self.delete = made("DELETE FROM {table} WHERE {owner} = %s AND key = ANY(%b::bytea[])")
+
+
+class Tables:
+    """The tables of one kind of store."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._kind = schema.kind
+        self.registry = registry = _REGISTRIES[schema.kind]
+        owner = f"{schema.kind}_id"
+        tables = {space: f"holdfast.{schema.kind}_{space}" for space in schema.names}
+        self.names = [registry, *tables.values()]
+        self.spaces = {space: Statements(table, owner) for space, table in tables.items()}
+        columns = f"{owner} bigint NOT NULL, key bytea NOT NULL, value bytea NOT NULL, PRIMARY KEY ({owner}, key)"
+        self._make = f"""
+CREATE SCHEMA IF NOT EXISTS holdfast;
+CREATE TABLE IF NOT EXISTS {registry} (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    layout int NOT NULL DEFAULT {LAYOUT},
+    token bytea NOT NULL,
+    earlier bytea[] NOT NULL DEFAULT '{{}}'
+);
+""" + "".join(f"CREATE TABLE IF NOT EXISTS {table} ({columns});\n" for table in tables.values())
+        self.open = f"""
+INSERT INTO {registry} AS old (name, token) VALUES (%(name)s, %(token)s)
+ON CONFLICT (name) DO UPDATE SET token = excluded.token, earlier = (array_prepend(old.token, old.earlier))[:%(kept)s]
+RETURNING id, layout"""
+        self.find = f"SELECT id, layout FROM {registry} WHERE name = %s"
+        self.take = f"UPDATE {registry} SET token = %s WHERE id = %s AND token = %s"
+        self.locked = f"SELECT token, earlier FROM {registry} WHERE id = %s FOR UPDATE"
+        self.look = f"SELECT token, earlier FROM {registry} WHERE id = %s"
+        self.replace = f"UPDATE {registry} SET token = %s WHERE id = %s"
+
+    def make(self, connection: Connection) -> None:
+        """Make the tables where they are missing; a role that may not make any needs them to be there."""
+        if connection.execute(ARE_MADE, [self.names]).fetchone() == (True,):
+            return
+        with connection.transaction(), step("postgres.tables"):
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])  # IF NOT EXISTS alone fails in a race
+            connection.execute(self._make.encode())
+
+    def check_layout(self, layout: int, address: str) -> None:
+        if layout != LAYOUT:
+            error = Invalid if layout > LAYOUT else Corrupt
+            raise error(
+                f"The {self._kind} has layout {layout}; this version reads layout {LAYOUT}.",
+                code=f"{self._kind}.newer",
+                about=address,
+                unchanged=f"the {self._kind}",
+                next_step="use the version of Holdfast that wrote it, or a later one",
+            )
+
+
+class ByteaArray:
+    """What is passed to a query in the place of a list of bytes."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Collection[bytes]) -> None:
+        """At least one."""
+        self.items = items
+
+
+class ByteaArrayDumper(Dumper):
+    format = Format.BINARY
+    oid = types["bytea"].array_oid
+
+    def dump(self, array: ByteaArray) -> bytes:
+        lengths = map(_LENGTH.pack, map(len, array.items))
+        header = _HEADER.pack(1, 0, types["bytea"].oid, len(array.items), 1)
+        return header + b"".join(chain.from_iterable(zip(lengths, array.items, strict=True)))

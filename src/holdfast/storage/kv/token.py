@@ -1,0 +1,94 @@
+"""The writer's token: a random value in the store that fences rivals, and settles a commit whose reply was lost.
+
+Every opening and every commit replaces the token by a new one, on the condition that it is still the one that was put
+there last. So one comparison, made in the same atomic step as the commit, answers everything: nobody has opened the
+store since, the server has not forgotten a commit, and this commit is not a second try of itself. An opening keeps the
+token it replaces in a short list, so that the process before it can still find out what became of its last commit.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from holdfast.errors import Corrupt, Fenced, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.storage.kv.errors import nothing_applied
+from holdfast.storage.kv.store import Kind
+
+KEPT = 16
+"""So many openings later, a lost commit can still be settled."""
+
+
+class TokenCheck(NamedTuple):
+    """What the token in the store says."""
+
+    owner: Literal["ours", "fenced", "gone", "set-back"]
+    """The token is ours; it was when another process opened the store; there is none; it is one that never followed
+    ours, so that the store was set back, replaced, or opened very often."""
+    applied: bool | None
+    """Whether the commit in question took effect; None if that cannot be told."""
+
+
+def new_token() -> bytes:
+    return secrets.token_bytes(16)
+
+
+def check_token(found: bytes | None, earlier: Sequence[bytes], ours: Mapping[bytes, bool]) -> TokenCheck:
+    """Whose the token `found` is, given those that later openings replaced.
+
+    `ours` are all tokens that we may have left there last, each with whether the commit in question is in force then.
+    """
+    if found is None:
+        return TokenCheck("gone", False)
+    if found in ours:
+        return TokenCheck("ours", ours[found])
+    last = next((token for token in earlier if token in ours), None)
+    return TokenCheck("set-back", None) if last is None else TokenCheck("fenced", ours[last])
+
+
+def refusal(check: TokenCheck, kind: Kind, address: str) -> HoldfastError:
+    """The error for a commit that was refused because the token is no longer ours, and that applied nothing."""
+    if check.owner == "fenced":
+        return Fenced(
+            f"Another process has opened the {kind} since; this one may no longer write to it.",
+            code=f"{kind}.fenced",
+            about=address,
+            unchanged=nothing_applied(kind),
+            next_step=f"stop this process; opening the {kind} again would take it from the other one",
+        )
+    found = "is gone" if check.owner == "gone" else "is an older one, or another one"
+    return Corrupt(
+        f"The {kind} on the server {found}: commits that were acknowledged are missing.",
+        code=f"{kind}.lost",
+        about=address,
+        unchanged=nothing_applied(kind),
+        next_step="find out whether the server was emptied, restored or restarted without its data; then open the "
+        f"{kind} again, and "
+        + ("let its sources resume from what it holds" if kind == "index" else "go on from there"),
+    )
+
+
+def not_applied(kind: Kind, address: str, why: str) -> HoldfastError:
+    """The error for a commit whose reply was lost, and that is now known not to have taken effect."""
+    return Unavailable(
+        f"The connection broke during the commit, which did not take effect: {why}",
+        code=f"{kind}.not-applied",
+        about=address,
+        unchanged=nothing_applied(kind),
+        next_step=f"do the {'session' if kind == 'index' else 'transaction'} again",
+    )
+
+
+def unknown(kind: Kind, address: str, why: str) -> HoldfastError:
+    return OutcomeUnknown(
+        f"The commit may or may not have taken effect: {why}",
+        code=f"{kind}.outcome-unknown",
+        about=address,
+        next_step="once the server answers, "
+        + (
+            "read the checkpoints: what they say is in force, results included"
+            if kind == "index"
+            else "read the stream's version or the projection's position"
+        ),
+    )
