@@ -8,9 +8,19 @@ import time
 
 from bench import projections_eventsourcing
 from bench.measure import Row, in_turns
-from holdfast.projections import Append, Event, NewEvent, Projection, ProjectionRunner, ProjectionStore, View, records
-from holdfast.projections.opening import open_backend
-from holdfast.testing.conformance.projections.subject import CountedBackend
+from holdfast.projections import (
+    Append,
+    Event,
+    NewEvent,
+    Projection,
+    ProjectionRunner,
+    ProjectionStore,
+    View,
+    keys,
+    open_projections,
+)
+from holdfast.storage.kv.open import open_kv
+from holdfast.testing.conformance.projections.subject import CountedStore
 
 MANY = 100_000
 FEW = 10_000
@@ -58,7 +68,7 @@ class Shop:
     """A store with so many streams, all of them projected."""
 
     def __init__(self, folder: str, streams: int) -> None:
-        self.counts = CountedBackend(open_backend(f"sqlite://{folder}/{streams}.db"))
+        self.counts = CountedStore(open_kv(f"sqlite://{folder}/{streams}.db", keys.SCHEMA, "shared"))
         self.store = ProjectionStore(self.counts)
         self.names = [f"order-{number:06}" for number in range(streams)]
         for start in range(0, streams, 10_000):
@@ -84,7 +94,7 @@ class Shop:
         """As where a checkpoint is one thing: every cursor is written again, in one transaction."""
         self.catch_up()
         with self.counts.begin() as transaction:
-            transaction.write(("cursors", key, records.CURSOR.pack(at)) for key, at in self.cursors.items())
+            transaction.write({"cursors": {key: keys.CURSOR.pack(at) for key, at in self.cursors.items()}})
 
 
 def rows() -> list[Row]:
@@ -142,7 +152,7 @@ def _idle(large: Shop) -> Row:
 
 
 def _against_eventsourcing(folder: str) -> list[Row]:
-    store = ProjectionStore(open_backend(f"sqlite://{folder}/events.db"))
+    store = open_projections(f"sqlite://{folder}/events.db")
     names = [f"order-{number % 5_000:06}" for number in range(EVENTS)]
     for start in range(0, EVENTS, 10_000):
         store.append_many([Append(name, [_PAID]) for name in names[start : start + 10_000]])

@@ -10,7 +10,7 @@ from typing import Any
 from bench.epochs import session
 from bench.measure import Row, in_turns
 from holdfast.projections import Append, Event, MemoryView, NewEvent, Projection, View, open_projections
-from holdfast.projections.spark.events_columns import decode_record
+from holdfast.projections.spark.events import decode_record
 from holdfast.spark import ProjectionRunner, read_events
 
 EVENTS = 1_000_000

@@ -31,10 +31,10 @@ from holdfast.projections import (
     ProjectionStore,
     View,
     keys,
-    leases,
     open_projections,
-    records,
+    worker_lease,
 )
+from holdfast.storage.kv import records
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail/%"
 IMPATIENT = "import sys; from holdfast.cli import progress, main; progress.PATIENCE = 0; sys.exit(main(sys.argv[1:]))"
@@ -185,7 +185,7 @@ LIVE = {b"order-1": b"1", b"order-2": b"1", b"order-3": b"2"}
 def test_lists_projections_with_what_people_ask_for(run, path):
     with open_projections(url_of(path)) as store:
         store.save_projection_checkpoint("by/hand", GlobalProjectionCheckpoint({"order-1": 1}))
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.kv, "turnover", "host:12:abc", 300, store.now_ms)
     ran = run("projections", url_of(path))
     assert (ran.code, ran.err) == (0, "")
     assert table(ran.out) == [
@@ -202,7 +202,7 @@ def test_lists_projections_with_what_people_ask_for(run, path):
 def test_json_is_exact(run, path):
     unfinished_rebuild(path)
     with open_projections(url_of(path)) as store:
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.kv, "turnover", "host:12:abc", 300, store.now_ms)
     ran = run("projections", path, "--json")
     assert (ran.code, ran.err) == (0, "")
     assert (ran.json["command"], ran.json["store"]) == ("projections", str(path))
@@ -247,11 +247,11 @@ def test_an_unfinished_rebuild_is_listed(run, path):
 def test_a_lease_that_ran_out_and_one_that_was_given_back(run, path):
     past = time.time() - 600
     with open_projections(url_of(path), clock=lambda: past) as store:
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.kv, "turnover", "host:12:abc", 300, store.now_ms)
     assert "host:12:abc, until its lease ran out 5 min ago" in run("projections", path).out
     assert run("projections", path, "--json").data["projections"][0]["lease"]["is_held"] is False
     with open_projections(url_of(path)) as store:
-        hold = leases.take(store, "turnover", "host:13:abc", 300)
+        hold = worker_lease.acquire(store.kv, "turnover", "host:13:abc", 300, store.now_ms)
         assert hold is not None
         hold.release()
     assert table(run("projections", path).out)[-1][-1] == "nobody"
@@ -283,8 +283,8 @@ def test_looking_changes_nothing_and_nobody_is_kept_waiting(run, path):
         assert run(*words, path).code == 0
     assert run("projections", "dead-letters", path, "turnover").code == 0
     assert contents(path) == before
-    with open_projections(url_of(path)) as store, store.backend.begin() as transaction:  # has the store to itself
-        transaction.write([("heads", b"x", b"y")])
+    with open_projections(url_of(path)) as store, store.kv.begin() as transaction:  # has the store to itself
+        transaction.write({"heads": {b"x": b"y"}})
         assert run("projections", path).code == 0
         transaction.rollback()
 
@@ -301,8 +301,8 @@ def test_many_cursors_are_counted_page_by_page(run, path, monkeypatch):
     ("space", "key", "said", "row"),
     [
         ("cursors", b"turnover/order-1", "for stream 'order-1' is damaged", ["1", "6", "1", "3", "2"]),
-        ("meta", b"p/turnover", "the standing of projection 'turnover'", ["unknown"] * 3 + ["3", "unknown"]),
-        ("meta", b"b/turnover", "the standing of projection 'turnover'", ["1", "6", "1", "3", "2"]),
+        ("meta", b"p/turnover", "the state of projection 'turnover'", ["unknown"] * 3 + ["3", "unknown"]),
+        ("meta", b"b/turnover", "the state of projection 'turnover'", ["1", "6", "1", "3", "2"]),
         ("meta", b"l/turnover", "the lease of projection 'turnover'", ["1", "6", "1", "3", "2"]),
         ("meta", b"head", "the record of the last position", ["1", "6", "unknown", "3", "2"]),
     ],
@@ -310,7 +310,7 @@ def test_many_cursors_are_counted_page_by_page(run, path, monkeypatch):
 def test_damage_is_told_and_hides_nothing(run, path, space, key, said, row):
     unfinished_rebuild(path)
     with open_projections(url_of(path)) as store:
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.kv, "turnover", "host:12:abc", 300, store.now_ms)
         store.save_projection_checkpoint("whole", GlobalProjectionCheckpoint({"order-1": 1}))
     damage(path, space, key)
     ran = run("projections", path)
@@ -340,12 +340,12 @@ def test_one_by_a_newer_release_is_refused(run, path, verb, what):
         with contextlib.closing(sqlite3.connect(path)) as database:
             database.execute("PRAGMA user_version = 99")
     elif what == "format":
-        sealed = records.seal(keys.FORMAT, 99)
+        sealed = keys.seal(keys.FORMAT, 99)
         change(path, "UPDATE holdfast_meta SET value = ? WHERE key = ?", sealed, keys.FORMAT)
     else:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(records, "_HEADER", b"\x63")
-            sealed = records.seal(b"p/turnover", 1)
+            sealed = keys.seal(b"p/turnover", 1)
         change(path, "UPDATE holdfast_meta SET value = ? WHERE key = ?", sealed, b"p/turnover")
     before = contents(path)
     ran = run(*verb, path, *(["turnover"] if verb[1:] else []), "--json")
@@ -713,7 +713,7 @@ def test_a_rebuild_asks_at_a_terminal_and_an_interruption_switches_nothing(path,
 
 def test_who_works_on_it_is_said_and_what_it_means_for_them(run, path, shop):
     with open_projections(url_of(path)) as store:
-        leases.take(store, "turnover", "host:12:abc", 300)
+        worker_lease.acquire(store.kv, "turnover", "host:12:abc", 300, store.now_ms)
     words = ["projections", "rebuild", path, "turnover", "--dry-run", "--projection"]
     other = run(*words, f"{shop}:Doubled")
     assert "works on it:  host:12:abc" in other.out
@@ -909,7 +909,7 @@ def test_in_a_bucket(run, shop, s3_server, monkeypatch):
 
 def test_without_slatedb_it_says_what_to_install(run, slate, monkeypatch):
     for module in list(sys.modules):
-        if module.startswith(("slatedb", "holdfast.projections.slatedb")):
+        if module.startswith(("slatedb", "holdfast.storage.kv.slatedb")):
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "slatedb", None)
     ran = run("projections", slate[0], "--json")
@@ -935,7 +935,7 @@ def nasty(tmp_path: Path) -> Path:
         store.append("s" * 9000, [NewEvent("t" * 1000)])
         ProjectionRunner(store, on_error=OnError(then="dead-letter")).catch_up_persistent(Nasty())
         store.save_projection_checkpoint("n" * 9000, GlobalProjectionCheckpoint({NASTY: 1}))
-        leases.take(store, NASTY, NASTY * 50, 300)
+        worker_lease.acquire(store.kv, NASTY, NASTY * 50, 300, store.now_ms)
     return place
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import holdfast.projections.slatedb  # noqa: F401 - once, before the crash ring forks
+import holdfast.storage.kv.slatedb  # noqa: F401 - once, before the crash ring forks
 from holdfast.errors import Conflict, NotFound
 from holdfast.projections import (
     Append,
@@ -17,6 +17,7 @@ from holdfast.projections import (
     open_projections,
     rebuild,
 )
+from holdfast.projections.view import has_sql
 from holdfast.testing.conformance.projections.runner import Tables, rows_of
 from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
 from holdfast.testing.faults.crash import Acknowledge
@@ -49,7 +50,7 @@ def catch_up(store: ProjectionStore) -> None:
 
 
 def tables(store: ProjectionStore) -> None:
-    if store.backend.has_sql:
+    if has_sql(store.kv):
         runner(store).catch_up_persistent(Tables())
         runner(store).rebuild(Tables())
 

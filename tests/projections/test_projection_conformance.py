@@ -1,12 +1,13 @@
-"""The conformance suite, on every backend."""
+"""The conformance suite, on every key-value store."""
 
 from __future__ import annotations
 
 import pytest
 from projection_places import PLACES
 
-from holdfast.projections.backend import Backend
-from holdfast.projections.opening import open_backend
+from holdfast.projections.keys import SCHEMA
+from holdfast.storage.kv.open import open_kv
+from holdfast.storage.kv.store import KeyValueStore
 from holdfast.testing.conformance.projections.cursors import CursorConformance
 from holdfast.testing.conformance.projections.suite import ProjectionConformance, ProjectionsUnderTest
 
@@ -17,8 +18,8 @@ class _Placed(ProjectionsUnderTest):
         self.abilities = PLACES[kind].abilities
         self.url = PLACES[kind].fresh(request)
 
-    def open_backend(self) -> Backend:
-        return open_backend(self.url)
+    def open_kv(self) -> KeyValueStore:
+        return open_kv(self.url, SCHEMA, "shared")
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "slatedb", pytest.param("slatedb-s3", marks=pytest.mark.soak)])

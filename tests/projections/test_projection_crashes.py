@@ -72,7 +72,7 @@ def test_killed_at_every_step_on_sqlite(folder: str, ring: CrashRing) -> None:
             check(store)
             assert store.lag("turnover").events == 0
             assert store.load_projection_checkpoint("bare").cursors == {"a": 5, "b": 1}
-            assert store.backend.scan("shadows", b"", None) == []
+            assert list(store.kv.scan("shadows", b"", None)) == []
 
 
 def test_killed_at_any_moment(folder: str) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import holdfast.projections
 from holdfast.errors import Invalid, NotFound
 from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, keys, open_projections, view
-from holdfast.projections.arguments import check_name
-from holdfast.projections.opening import open_backend
+from holdfast.projections.keys import check_name
+from holdfast.storage.kv.store import end_of
 
 NAMES = st.text("/%25F_xab\0é😀", min_size=1, max_size=12)
 
@@ -66,7 +66,7 @@ def test_escaped_names_come_back_and_never_meet(one: str, other: str) -> None:
 
 @given(st.binary(max_size=4), st.binary(max_size=4))
 def test_the_end_of_a_prefix(prefix: bytes, key: bytes) -> None:
-    end = keys.end_of(prefix)
+    end = end_of(prefix)
     assert key.startswith(prefix) is (key >= prefix and (end is None or key < end))
 
 
@@ -83,7 +83,7 @@ def test_bad_addresses(url: Any) -> None:
 
 def test_secrets_are_not_shown() -> None:
     with pytest.raises(Invalid) as caught:
-        open_backend("mysql://me:secret@host/db?password=secret")
+        open_projections("mysql://me:secret@host/db?password=secret")
     assert "secret" not in str(caught.value)
 
 

@@ -85,4 +85,4 @@ def test_tables_of_ones_own_are_read(request: pytest.FixtureRequest) -> None:
     with open_projections(url, read_only=True) as look:
         assert look.view("ledger").query(lambda table: f"SELECT n FROM {table('t')}") == [(1,), (2,)]
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            look.backend.query("DROP TABLE holdfast_events", ())
+            look.kv.query("DROP TABLE holdfast_events", ())

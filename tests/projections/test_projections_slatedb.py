@@ -16,7 +16,8 @@ from slatedb.uniffi import DbBuilder, KeyRange, ObjectStore
 
 from holdfast.base.steps import observe
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
-from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, open_projections, rebuild, slatedb
+from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, open_projections, rebuild
+from holdfast.storage.kv import slatedb
 from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
 from holdfast.testing.faults.crash import CrashRing
 from holdfast.testing.faults.proxy import FaultyProxy, Status

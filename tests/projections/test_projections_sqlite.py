@@ -24,8 +24,10 @@ from holdfast.projections import (
     ProjectionWorker,
     View,
     open_projections,
-    sqlite,
 )
+from holdfast.projections.state import begin
+from holdfast.storage.kv import sqlite_reader
+from holdfast.storage.kv.sqlite import SqliteStore
 from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
 
 
@@ -62,9 +64,8 @@ def all_ended(processes: list[subprocess.Popen[str]]) -> list[str]:
 
 def test_it_is_durable(url: str) -> None:
     with open_projections(url) as store:
-        backend = store.backend
-        assert isinstance(backend, sqlite.SqliteBackend)
-        with backend.begin() as transaction:
+        assert isinstance(store.kv, SqliteStore)
+        with store.kv.begin() as transaction:
             assert transaction.execute("PRAGMA journal_mode") == [("wal",)]
             assert transaction.execute("PRAGMA synchronous") == [(2,)]
 
@@ -146,7 +147,7 @@ def test_a_worker_that_is_killed_is_followed_by_the_one_that_waits(url: str) -> 
 
 
 def test_somebody_writes_for_too_long(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
+    monkeypatch.setitem(sqlite_reader.PATIENCE, "shared", 0.05)
     with open_projections(url) as store:
         other = sqlite3.connect(tmp_path / "new/dirs/p.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -195,7 +196,8 @@ def test_what_is_no_database(tmp_path: Path) -> None:
 def test_a_forked_child_leaves_the_parents_store_alone(url: str) -> None:
     with open_projections(url) as store:
         store.append("a", [paid(1)])
-        transaction = store.backend.begin()
+        transaction = begin(store.kv)
+        assert transaction.get("meta", b"none") is None  # from here on it has the store to itself
         child = os.fork()
         if child == 0:
             code = 1
@@ -312,8 +314,7 @@ def test_interrupted_while_it_waits_for_the_write_lock(url: str) -> None:
             def execute(self, sql, *arguments):
                 begun.set()
                 return self.real.execute(sql, *arguments)
-        connections = store.backend._connections
-        connections.writer = Writer(connections.writer)
+        store.kv._writer = Writer(store.kv._writer)
         def interrupt():
             begun.wait()
             os.kill(os.getpid(), signal.SIGINT)

@@ -17,9 +17,9 @@ from holdfast.cli.projections_seen import SeenProjection, pages, required
 from holdfast.cli.projections_store import asking_first, on_projections, store_of, warn_of_fencing
 from holdfast.cli.sources_positions import cut
 from holdfast.errors import Corrupt, Invalid
-from holdfast.projections import DeadLetter, ProjectionRunner, ProjectionStore, keys, open_projections, records
-from holdfast.projections.projection import Handles
-from holdfast.projections.state import live
+from holdfast.projections import DeadLetter, ProjectionRunner, ProjectionStore, keys, open_projections
+from holdfast.projections.projection import ProjectionLike
+from holdfast.projections.state import live_build
 
 AT_A_TERMINAL = 200
 NAME, ERROR = 40, 300
@@ -71,7 +71,7 @@ def command(url: str, output: Output, *, name: str, retry: bool, given: str | No
     return code
 
 
-def _wanted(retry: bool, given: str | None, name: str, *, changes_something: bool) -> Handles | None:
+def _wanted(retry: bool, given: str | None, name: str, *, changes_something: bool) -> ProjectionLike | None:
     if retry and given is None:
         raise click.UsageError("--retry needs --projection FILE.py:CLASS, which handles the events.")
     if not retry and (given is not None or changes_something):
@@ -83,15 +83,15 @@ def _letters(store: ProjectionStore, seen: SeenProjection) -> Letters:
     letters = Letters([], [])
     if seen.standing is None:
         return letters
-    for key, value in pages(store.backend, "letters", keys.of_build(live(seen.name).escaped, seen.standing.build)):
+    for key, value in pages(store.kv, "letters", keys.of_build(live_build(seen.name).escaped, seen.standing.build)):
         try:
-            letters.found.append(records.unseal(key, value, DeadLetter, "a dead letter", store.address))
+            letters.found.append(keys.unseal(key, value, DeadLetter, "a dead letter", store.address))
         except Corrupt as error:
             letters.problems.append(error.message.removeprefix(f"{store.address}: "))
     return letters
 
 
-def _check_version(projection: Handles, seen: SeenProjection) -> None:
+def _check_version(projection: ProjectionLike, seen: SeenProjection) -> None:
     version = seen.standing.version if seen.standing else None
     if version != projection.version:
         raise Invalid(
@@ -132,7 +132,7 @@ def _rows(letters: Sequence[DeadLetter], now_ms: int) -> list[Row]:
 
 
 def _retry(
-    url: str, output: Output, projection: Handles, address: str, letters: Letters, *, dry_run: bool, yes: bool
+    url: str, output: Output, projection: ProjectionLike, address: str, letters: Letters, *, dry_run: bool, yes: bool
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code, and what became of it if it was done."""
     if letters.problems:

@@ -11,10 +11,10 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.projections import Projection
-from holdfast.projections.projection import Handles, check_projection
+from holdfast.projections.projection import ProjectionLike, check_projection
 
 
-def load_projection(given: str, name: str) -> Handles:
+def load_projection(given: str, name: str) -> ProjectionLike:
     """The projection that is meant, made without arguments if it is a class; its name must be `name`.
 
     Runs the file, or imports the module, as Python would: with its directory, or the current one, on the path.
@@ -27,7 +27,7 @@ def load_projection(given: str, name: str) -> Handles:
     if found is None:
         raise _refused(given, f"there is no {what} in it; its projections: {_projections_in(module)}")
     try:
-        projection: Handles = found() if isinstance(found, type) else found
+        projection: ProjectionLike = found() if isinstance(found, type) else found
         check_projection(projection)
     except HoldfastError as error:
         raise _refused(given, error.message.rstrip(".")) from error

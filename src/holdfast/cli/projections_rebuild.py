@@ -18,7 +18,7 @@ from holdfast.cli.projections_store import asking_first, on_projections, store_o
 from holdfast.cli.projections_words import known, lease_json, rebuild_json, worker
 from holdfast.errors import Invalid
 from holdfast.projections import OnError, ProjectionRunner, open_projections
-from holdfast.projections.projection import Handles, check_kept
+from holdfast.projections.projection import ProjectionLike, check_kept
 
 TENTHS = 10
 """How many lines a pipe gets at most, where a terminal has a bar."""
@@ -92,7 +92,7 @@ def command(
     return 0 if go_ahead or dry_run else NOT_AGREED
 
 
-def _planned(seen: SeenProjection, projection: Handles, head: int, resume: bool) -> Rebuilding:
+def _planned(seen: SeenProjection, projection: ProjectionLike, head: int, resume: bool) -> Rebuilding:
     """As the runner decides: a rebuild is resumed if it is of the same version, and for all events."""
     begun = seen.rebuild
     goes_on = resume and begun is not None and (begun.version, begun.until) == (projection.version, None)
@@ -121,7 +121,7 @@ def _show(output: Output, address: str, plan: Rebuilding, now_ms: int) -> None:
 
 
 def _rebuild(
-    url: str, output: Output, projection: Handles, plan: Rebuilding, resume: bool, put_aside: bool
+    url: str, output: Output, projection: ProjectionLike, plan: Rebuilding, resume: bool, put_aside: bool
 ) -> dict[str, Any]:
     on_error = OnError(then="dead-letter") if put_aside else OnError()
     with open_projections(url) as store:

@@ -21,12 +21,11 @@ from holdfast.cli.projections_words import known, lease_json, rebuild_json, work
 from holdfast.errors import Conflict
 from holdfast.projections import ProjectionRunner, ProjectionStore, keys, open_projections
 from holdfast.projections.rebuild import CHUNK
-from holdfast.projections.state import live
-from holdfast.projections.view import table_prefix
+from holdfast.projections.state import live_build
+from holdfast.projections.view import has_sql, table_prefix
 
 COUNTED = 100_000
 """Beyond so many keys it is only said that there are more."""
-_TABLES = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?"
 
 
 class Emptying(msgspec.Struct, frozen=True):
@@ -99,10 +98,9 @@ def command(url: str, output: Output, *, name: str, dry_run: bool, yes: bool) ->
 
 def _planned(store: ProjectionStore, name: str) -> Emptying:
     seen = required(store, name)
-    escaped, build = live(name).escaped, seen.standing.build if seen.standing else 1
-    many = sum(1 for _ in islice(pages(store.backend, "views", keys.of_build(escaped, build)), COUNTED + 1))
-    prefix = table_prefix(escaped, build)
-    tables = store.backend.query(_TABLES, (len(prefix), prefix))[0][0] if store.backend.has_sql else 0
+    escaped, build = live_build(name).escaped, seen.standing.build if seen.standing else 1
+    many = sum(1 for _ in islice(pages(store.kv, "views", keys.of_build(escaped, build)), COUNTED + 1))
+    tables = len(store.kv.tables(table_prefix(escaped, build))) if has_sql(store.kv) else 0
     return Emptying(seen, store.position, many, tables)
 
 

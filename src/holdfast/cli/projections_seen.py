@@ -9,11 +9,11 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import Corrupt, NotFound
-from holdfast.projections import ProjectionStore, keys, records
-from holdfast.projections import state as standing
-from holdfast.projections.arguments import check_name
-from holdfast.projections.backend import Backend, Row, Space
-from holdfast.projections.state import Lease, Standing
+from holdfast.projections import ProjectionStore, keys, state, worker_lease
+from holdfast.projections.keys import check_name
+from holdfast.projections.state import ProjectionState
+from holdfast.projections.worker_lease import WorkerLeaseRecord
+from holdfast.storage.kv.store import Reader, Row, end_of
 
 PAGE = 10_000
 _Found = TypeVar("_Found")
@@ -23,10 +23,10 @@ class SeenProjection(msgspec.Struct, frozen=True):
     """One projection. None is what is not there, or cannot be read: then it is among the problems."""
 
     name: str
-    standing: Standing | None
-    rebuild: Standing | None
+    standing: ProjectionState | None
+    rebuild: ProjectionState | None
     """Of a read model that is being made beside the live one, or was when somebody gave up."""
-    lease: Lease | None
+    lease: WorkerLeaseRecord | None
     cursors: int
     dead_letters: int | None
     problems: tuple[str, ...]
@@ -63,7 +63,7 @@ class Observed(msgspec.Struct, frozen=True):
 def observe(store: ProjectionStore) -> Observed:
     """Read every record of projections. A store that cannot be read at all is an error."""
     # After the projections: what is handled was appended before, so that no lag comes out below zero.
-    seen = [_seen(store.backend, escaped) for escaped in sorted(_names(store.backend))]
+    seen = [_seen(store.kv, escaped) for escaped in sorted(_names(store.kv))]
     problems: list[str] = []
     head = _decoded(store.address, problems, store.log.head)
     return Observed(store.address, head, seen, problems)
@@ -74,10 +74,10 @@ def required(store: ProjectionStore, name: str) -> SeenProjection:
 
     `NotFound` if there is none, `Corrupt` if it cannot be told where it stands: then nothing can be done to it either.
     """
-    track = standing.live(name)
-    for key in (track.key, keys.SHADOWS + track.escaped):
-        standing.read(store.backend, key, store.address)
-    seen = _seen(store.backend, check_name(name))
+    ref = state.live_build(name)
+    for key in (ref.key, keys.NEXT_STATES + ref.escaped):
+        state.read(store.kv, key, store.address)
+    seen = _seen(store.kv, check_name(name))
     if seen.standing is None and seen.rebuild is None and not seen.cursors:
         raise NotFound(
             f"{store.address} has no projection {name[:200]!r}.",
@@ -89,31 +89,29 @@ def required(store: ProjectionStore, name: str) -> SeenProjection:
     return seen
 
 
-def pages(backend: Backend, space: Space, prefix: bytes) -> Iterator[Row]:
+def pages(kv: Reader, space: str, prefix: bytes) -> Iterator[Row]:
     """Every row whose key begins so, without all of them in memory."""
-    start, end = prefix, keys.end_of(prefix)
-    while rows := backend.scan(space, start, end, PAGE):
+    start, end = prefix, end_of(prefix)
+    while rows := list(kv.scan(space, start, end, PAGE)):
         yield from rows
         start = rows[-1][0] + b"\0"
 
 
-def _names(backend: Backend) -> set[bytes]:
+def _names(kv: Reader) -> set[bytes]:
     """As they stand in keys, from whichever record there is."""
     found = {
-        key.removeprefix(prefix)
-        for prefix in (keys.STANDINGS, keys.SHADOWS)
-        for key, _ in pages(backend, "meta", prefix)
+        key.removeprefix(prefix) for prefix in (keys.STATES, keys.NEXT_STATES) for key, _ in pages(kv, "meta", prefix)
     }
     start: bytes | None = b""
-    while start is not None and (rows := backend.scan("cursors", start, None, 1)):
+    while start is not None and (rows := list(kv.scan("cursors", start, None, 1))):
         escaped = rows[0][0].partition(b"/")[0]
         found.add(escaped)
-        start = keys.end_of(escaped + b"/")  # from one name to the next, whatever the number of their cursors
+        start = end_of(escaped + b"/")  # from one name to the next, whatever the number of their cursors
     return found
 
 
-def _seen(backend: Backend, escaped: bytes) -> SeenProjection:
-    address = backend.address
+def _seen(kv: Reader, escaped: bytes) -> SeenProjection:
+    address = kv.address
     try:
         name = keys.unescaped(escaped)
     except UnicodeDecodeError:
@@ -123,24 +121,24 @@ def _seen(backend: Backend, escaped: bytes) -> SeenProjection:
 
     def decoded(prefix: bytes, decode: Callable[[bytes, bytes, str], _Found]) -> _Found | None:
         key = prefix + escaped
-        value = backend.read("meta", [key])[0]
+        value = kv.get("meta", key)
         return None if value is None else _decoded(address, problems, lambda: decode(key, value, address))
 
-    live = decoded(keys.STANDINGS, standing.decode)
-    letters = None if problems else _count_letters(backend, escaped, live)
-    rebuild = decoded(keys.SHADOWS, standing.decode)
-    lease = decoded(keys.LEASES, standing.decode_lease)
+    live = decoded(keys.STATES, state.decode)
+    letters = None if problems else _count_letters(kv, escaped, live)
+    rebuild = decoded(keys.NEXT_STATES, state.decode)
+    lease = decoded(keys.LEASES, worker_lease.decode)
     cursors = 0
-    for key, value in pages(backend, "cursors", escaped + b"/"):
+    for key, value in pages(kv, "cursors", escaped + b"/"):
         cursors += 1
         stream = key[len(escaped) + 1 :].decode(errors="backslashreplace")
-        _decoded(address, problems, partial(records.decode_cursor, value, name, stream, address))
+        _decoded(address, problems, partial(keys.decode_cursor, value, name, stream, address))
     return SeenProjection(name, live, rebuild, lease, cursors, letters, tuple(problems))
 
 
-def _count_letters(backend: Backend, escaped: bytes, live: Standing | None) -> int:
+def _count_letters(kv: Reader, escaped: bytes, live: ProjectionState | None) -> int:
     """Of the live read model."""
-    return sum(1 for _ in pages(backend, "letters", keys.of_build(escaped, live.build))) if live else 0
+    return sum(1 for _ in pages(kv, "letters", keys.of_build(escaped, live.build))) if live else 0
 
 
 def _decoded(address: str, problems: list[str], decode: Callable[[], _Found]) -> _Found | None:

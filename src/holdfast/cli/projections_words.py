@@ -8,7 +8,8 @@ from holdfast.cli import wording
 from holdfast.cli.output import Cell
 from holdfast.cli.projections_seen import SeenProjection
 from holdfast.cli.sources_positions import cut
-from holdfast.projections.state import Lease, Standing
+from holdfast.projections.state import ProjectionState
+from holdfast.projections.worker_lease import WorkerLeaseRecord
 
 HOLDER = 80
 
@@ -29,13 +30,13 @@ def worker(seen: SeenProjection, now_ms: int) -> Cell:
     return Cell(holder)
 
 
-def lease_json(lease: Lease | None, now_ms: int) -> dict[str, Any] | None:
+def lease_json(lease: WorkerLeaseRecord | None, now_ms: int) -> dict[str, Any] | None:
     if lease is None or not lease.until_ms:
         return None
     return {"holder": lease.holder, "until_ms": lease.until_ms, "is_held": lease.until_ms > now_ms}
 
 
-def rebuild_json(rebuild: Standing | None) -> dict[str, Any] | None:
+def rebuild_json(rebuild: ProjectionState | None) -> dict[str, Any] | None:
     if rebuild is None:
         return None
     return {

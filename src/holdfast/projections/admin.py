@@ -3,79 +3,78 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid
-from holdfast.projections import cursors, keys, rebuild, records, state, status
-from holdfast.projections.backend import Change, Transaction
-from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, Unit, shortened, told
+from holdfast.projections import cursors, keys, rebuild, state, status
+from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, ProjectionCommit, shortened, told
 from holdfast.projections.event import Event
-from holdfast.projections.projection import Handles, check_version
-from holdfast.projections.state import DeadLetter, Standing, Track
+from holdfast.projections.projection import ProjectionLike, check_version
+from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import StoredView
+from holdfast.storage.kv.store import Transaction, WriteBatch, end_of
 
 MOST_CONFLICTS = 100
 
 
 def reset(store: ProjectionStore, name: str) -> None:
     """Empty a projection in one step, and sweep away afterwards what nobody reads any more."""
-    track = state.live(name)
-    with step("projection.reset"), store.backend.begin() as transaction:
-        found = state.read(transaction, track.key, store.address)
-        kept = transaction.scan("cursors", track.prefix, keys.end_of(track.prefix))
+    ref = state.live_build(name)
+    with step("projection.reset"), state.begin(store.kv) as transaction:
+        found = state.read(transaction, ref.key, store.address)
+        kept = [key for key, _ in transaction.scan("cursors", ref.prefix, end_of(ref.prefix))]
         if found is None and not kept:
             raise status.unknown(name, store.address)
-        transaction.write(("cursors", key, None) for key, _ in kept)
+        transaction.write({"cursors": dict.fromkeys(kept, None)})
         if found is not None:
-            transaction.write(_emptied(transaction, track, found, store))
+            transaction.write(_emptied(transaction, ref, found, store))
     store.notify()
-    rebuild.sweep(store.backend, track)
+    rebuild.sweep(store.kv, ref)
 
 
-def move_back(store: ProjectionStore, track: Track, position: int) -> None:
+def move_back(store: ProjectionStore, ref: BuildRef, position: int) -> None:
     """Set the cursors to where they were at a position. Letters of events after it go: these are handled again."""
-    with step("projection.rewind"), store.backend.begin() as transaction:
-        found = state.read(transaction, track.key, store.address)
+    with step("projection.rewind"), state.begin(store.kv) as transaction:
+        found = state.read(transaction, ref.key, store.address)
         if found is None:
-            raise status.unknown(track.name, store.address)
+            raise status.unknown(ref.name, store.address)
         if position > (found.position or 0):
             raise Invalid(
-                f"Projection {track.name[:200]!r} is at position {found.position or 0}, before {position}.",
+                f"Projection {ref.name[:200]!r} is at position {found.position or 0}, before {position}.",
                 code="projection.rewind",
-                about=f"projection {track.name[:200]!r}",
+                about=f"projection {ref.name[:200]!r}",
                 unchanged="its read model and its cursors",
                 next_step="catch up to go forward",
             )
-        known = dict(cursors.read_all(transaction, track, store.address))
+        known = dict(cursors.read_all(transaction, ref, store.address))
         before: dict[str, int] = {}
         for event in store.log.read_all(position):
             before.setdefault(event.stream, event.sequence - 1)
         wanted = {stream: min(cursor, before.get(stream, cursor)) for stream, cursor in known.items()}
-        transaction.write(cursors.replaced(transaction, track, {s: c for s, c in wanted.items() if c}))
-        letters = keys.of_build(track.escaped, found.build)
+        transaction.write({ref.space: cursors.replaced(transaction, ref, {s: c for s, c in wanted.items() if c})})
+        letters = keys.of_build(ref.escaped, found.build)
         after = letters + keys.NUMBER.pack(position + 1)
-        gone = transaction.scan("letters", after, keys.end_of(letters))
-        transaction.write(("letters", key, None) for key, _ in gone)
+        gone = dict.fromkeys((key for key, _ in transaction.scan("letters", after, end_of(letters))), None)
+        transaction.write({"letters": gone})
         new = msgspec.structs.replace(found, position=position, revision=found.revision + 1, updated_ms=store.now_ms())
-        transaction.write([("meta", track.key, records.seal(track.key, new))])
+        transaction.write({"meta": {ref.key: keys.seal(ref.key, new)}})
 
 
-def retry_letters(store: ProjectionStore, track: Track, projection: Handles) -> list[DeadLetter]:
+def retry_letters(store: ProjectionStore, ref: BuildRef, projection: ProjectionLike) -> list[DeadLetter]:
     """Handle dead letters again, each in a commit of its own; those that are left, with what they failed of now."""
-    found = state.read(store.backend, track.key, store.address)
+    found = state.read(store.kv, ref.key, store.address)
     if found is None:
         return []
     left = []
-    for letter in status.letters_of(store.backend, track, found.build):
+    for letter in status.letters_of(store.kv, ref, found.build):
         for conflicts in itertools.count(1):
-            known = status.required(store.backend, track)
+            known = status.required(store.kv, ref)
             check_version(projection, known.version)
             try:
-                again = _retry(store, track, known, projection, letter)
+                again = _retry(store, ref, known, projection, letter)
             except Conflict:  # somebody has caught up meanwhile
                 if conflicts > MOST_CONFLICTS:
                     raise
@@ -88,47 +87,48 @@ def retry_letters(store: ProjectionStore, track: Track, projection: Handles) -> 
 
 
 def _retry(
-    store: ProjectionStore, track: Track, known: Standing, projection: Handles, letter: DeadLetter
+    store: ProjectionStore, ref: BuildRef, known: ProjectionState, projection: ProjectionLike, letter: DeadLetter
 ) -> DeadLetter | None:
     """What the letter is now; None if it is gone."""
-    key = keys.of_build(track.escaped, known.build) + keys.NUMBER.pack(letter.position)
-    if store.backend.read("letters", [key])[0] is None:
+    key = keys.of_build(ref.escaped, known.build) + keys.NUMBER.pack(letter.position)
+    if store.kv.get("letters", key) is None:
         return None  # handled by somebody else, or of a read model that is not live any more
-    unit = Unit(store.backend, track, known, None)
-    view = StoredView(store.backend, track.escaped, known.build, unit.begin)
+    commit = ProjectionCommit(store.kv, ref, known, None)
+    view = StoredView(store.kv, ref.escaped, known.build, commit.begin)
     try:
         try:
             projection.handle(_event_of(store, letter), view)
-            view.keep()
+            view.accept()
         except NOT_THE_EVENTS_FAULT:
             raise
         except Exception as error:
-            unit.rollback()  # tables that it has changed, too
-            unit = Unit(store.backend, track, known, None)
+            commit.rollback()  # tables that it has changed, too
+            commit = ProjectionCommit(store.kv, ref, known, None)
             again = msgspec.structs.replace(
                 letter, error=shortened(told(error)), attempts=letter.attempts + 1, when_ms=store.now_ms()
             )
-            unit.commit([("letters", key, records.seal(key, again))])
+            commit.commit({"letters": {key: keys.seal(key, again)}})
             return again
         new = msgspec.structs.replace(known, revision=known.revision + 1, updated_ms=store.now_ms())
-        unit.commit([*view.changes(), ("letters", key, None), ("meta", track.key, records.seal(track.key, new))])
+        meta: dict[bytes, bytes | None] = {ref.key: keys.seal(ref.key, new)}
+        commit.commit({"views": view.writes(), "letters": {key: None}, "meta": meta})
     finally:
-        unit.rollback()
+        commit.rollback()
     return None
 
 
 def _event_of(store: ProjectionStore, letter: DeadLetter) -> Event:
     page = store.log.page(letter.position - 1, 1)
     if not page:
-        raise records.corrupt(store.address, f"event {letter.position}", "a dead letter is of it, and it is not there")
+        raise keys.corrupt(store.address, f"event {letter.position}", "a dead letter is of it, and it is not there")
     return page[0]
 
 
-def _emptied(transaction: Transaction, track: Track, found: Standing, store: ProjectionStore) -> Iterator[Change]:
-    key = keys.SHADOWS + track.escaped
+def _emptied(transaction: Transaction, ref: BuildRef, found: ProjectionState, store: ProjectionStore) -> WriteBatch:
+    key = keys.NEXT_STATES + ref.escaped
     begun = state.read(transaction, key, store.address)
     gone = (found.build,) if begun is None else (found.build, begun.build)
-    new = Standing(
+    new = ProjectionState(
         version=None,
         build=found.builds + 1,
         position=0,
@@ -137,5 +137,4 @@ def _emptied(transaction: Transaction, track: Track, found: Standing, store: Pro
         builds=found.builds + 1,
         garbage=(*found.garbage, *gone),
     )
-    yield "meta", track.key, records.seal(track.key, new)
-    yield "meta", key, None
+    return {"meta": {ref.key: keys.seal(ref.key, new), key: None}}

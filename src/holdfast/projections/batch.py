@@ -1,23 +1,22 @@
-"""One batch of a catch-up: events handled, and read model, cursors and standing committed in one transaction."""
+"""One batch of a catch-up: events handled, and read model, cursors and state committed in one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
-from holdfast.projections import astray, cursors, keys, records
-from holdfast.projections import state as standing
-from holdfast.projections.backend import Backend, Change, Transaction
+from holdfast.projections import cursors, keys, state
 from holdfast.projections.event import Event
 from holdfast.projections.event_log import EventLog
-from holdfast.projections.leases import Hold
-from holdfast.projections.projection import Handles, streams_of
-from holdfast.projections.state import DeadLetter, Standing, Track
+from holdfast.projections.projection import ProjectionLike, streams_of
+from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
 from holdfast.projections.view import StoredView
+from holdfast.projections.worker_lease import WorkerLease
+from holdfast.storage.kv.store import Reader, Transaction, WriteBatch
 
 NOT_THE_EVENTS_FAULT = (Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable)
 """Raised by the store beneath the handler: no policy for events applies to them."""
@@ -36,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """What became of a batch."""
 
-    standing: Standing
+    state: ProjectionState
     is_committed: bool
     handled: int = 0
     streams: int = 0
@@ -45,13 +44,13 @@ class Batch(msgspec.Struct, frozen=True):
     dead_lettered: int = 0
 
 
-class Works(Protocol):
-    """Works through the log for one projection, from one standing to the next."""
+class BatchProcessor(Protocol):
+    """Go through the log for one projection, from one state to the next."""
 
     def run(
         self,
-        known: Standing | None,
-        current: Standing,
+        known: ProjectionState | None,
+        current: ProjectionState,
         *,
         limit: int,
         until: int | None,
@@ -64,7 +63,7 @@ class Works(Protocol):
         """
 
 
-class Redo(msgspec.Struct, frozen=True):
+class RetryPrefix(msgspec.Struct, frozen=True):
     """A handler failed after it had changed tables, which only the whole transaction can undo: do the others again."""
 
     events: int
@@ -72,21 +71,21 @@ class Redo(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-class Unit:
+class ProjectionCommit:
     """The transaction of a batch: begun when first needed, and only if the projection still stands where it did."""
 
-    def __init__(self, backend: Backend, track: Track, known: Standing | None, lease: Hold | None) -> None:
-        self._backend = backend
-        self._track = track
+    def __init__(self, kv: Reader, ref: BuildRef, known: ProjectionState | None, lease: WorkerLease | None) -> None:
+        self._kv = kv
+        self._ref = ref
         self._known = known
         self._lease = lease
         self._transaction: Transaction | None = None
 
     def begin(self) -> Transaction:
         if self._transaction is None:
-            transaction = self._backend.begin()
+            transaction = state.begin(self._kv)
             try:
-                standing.check_unchanged(transaction, self._track, self._known, self._backend.address)
+                state.check_unchanged(transaction, self._ref, self._known, self._kv.address)
                 if self._lease is not None:
                     self._lease.check(transaction)
             except BaseException:
@@ -95,10 +94,10 @@ class Unit:
             self._transaction = transaction
         return self._transaction
 
-    def commit(self, changes: Iterable[Change]) -> None:
+    def commit(self, batch: WriteBatch) -> None:
         with step("projection.commit"):
             transaction = self.begin()
-            transaction.write(changes)
+            transaction.write(batch)
             transaction.commit()
 
     def rollback(self) -> None:
@@ -106,33 +105,35 @@ class Unit:
             self._transaction.rollback()
 
 
-class Batches:
-    """Works through the log in this process."""
+class LocalBatches:
+    """Go through the log in this process."""
 
-    def __init__(self, backend: Backend, log: EventLog, projection: Handles, track: Track, lease: Hold | None) -> None:
-        self._backend = backend
+    def __init__(
+        self, kv: Reader, log: EventLog, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None
+    ) -> None:
+        self._kv = kv
         self._log = log
         self._projection = projection
-        self._track = track
+        self._ref = ref
         self._lease = lease
 
     def run(
         self,
-        known: Standing | None,
-        current: Standing,
+        known: ProjectionState | None,
+        current: ProjectionState,
         *,
         limit: int,
         until: int | None,
         now_ms: int,
         given_up: Mapping[int, Failure],
     ) -> Batch | None:
-        start = first_position(self._backend, self._log, self._track, current, streams_of(self._projection))
+        start = first_position(self._kv, self._log, self._ref, current, streams_of(self._projection))
         events, position = self._events(start, limit, until)
         # A position that took a look at every stream is kept even if nothing follows it.
         if position == start and (current.position is not None or start == 0):
             return None
-        batch: Batch | Redo = Redo(len(events))
-        while isinstance(batch, Redo):
+        batch: Batch | RetryPrefix = RetryPrefix(len(events))
+        while isinstance(batch, RetryPrefix):
             batch = self._attempt(events, batch.events, position, known, current, now_ms, given_up, batch.failure)
         return batch
 
@@ -141,32 +142,30 @@ class Batches:
         events: list[Event],
         most: int,
         position: int,
-        known: Standing | None,
-        current: Standing,
+        known: ProjectionState | None,
+        current: ProjectionState,
         now_ms: int,
         given_up: Mapping[int, Failure],
         failure: Failure | None,
-    ) -> Batch | Redo:
+    ) -> Batch | RetryPrefix:
         """Handle the first `most` of the events and commit; the one after them is known to fail, if there is one."""
         events = events[:most]
-        before = cursors.read_some(
-            self._backend, self._track, list({event.stream for event in events}), self._backend.address
-        )
-        unit = Unit(self._backend, self._track, known, self._lease)
-        view = StoredView(self._backend, self._track.escaped, current.build, unit.begin)
+        before = cursors.read_some(self._kv, self._ref, list({event.stream for event in events}), self._kv.address)
+        commit = ProjectionCommit(self._kv, self._ref, known, self._lease)
+        view = StoredView(self._kv, self._ref.escaped, current.build, commit.begin)
         try:
             handled, changed, letters, failed_now = self._handle(events, before, view, given_up)
             if failed_now is not None and view.has_run_sql:
-                return Redo(events.index(failed_now.event), failed_now)
+                return RetryPrefix(events.index(failed_now.event), failed_now)
             failure = failed_now or failure
             if failure is not None:
                 position = failure.event.position - 1
                 if not changed:
                     return Batch(current, False, failure=failure)
             new = moved(current, self._projection.version, position, now_ms)
-            unit.commit(changes(self._track, new, view.changes(), changed, letters))
+            commit.commit(writes(self._ref, new, view.writes(), changed, letters))
         finally:
-            unit.rollback()
+            commit.rollback()
         return Batch(new, True, handled, len(changed), failure, len(letters))
 
     def _events(self, position: int, limit: int, until: int | None) -> tuple[list[Event], int]:
@@ -185,7 +184,7 @@ class Batches:
     def _handle(
         self, events: list[Event], cursor_of: dict[str, int], view: StoredView, given_up: Mapping[int, Failure]
     ) -> tuple[int, dict[str, int], list[Failure], Failure | None]:
-        handle, keep = self._projection.handle, view.keep
+        handle, accept = self._projection.handle, view.accept
         changed: dict[str, int] = {}
         letters: list[Failure] = []
         handled = 0
@@ -194,15 +193,15 @@ class Batches:
             cursor = cursor_of[stream]
             if event.sequence != cursor + 1:
                 if event.sequence > cursor:
-                    raise astray.gap(self._track, event.stream, cursor, event.sequence)
-                astray.check_was_seen(self._log, self._track, event.stream, cursor)
+                    raise cursors.gap(self._ref, event.stream, cursor, event.sequence)
+                cursors.check_was_seen(self._log, self._ref, event.stream, cursor)
                 continue
             if event.position in given_up:
                 letters.append(given_up[event.position])
             else:
                 try:
                     handle(event, view)
-                    keep()
+                    accept()
                 except NOT_THE_EVENTS_FAULT:
                     raise
                 except Exception as error:
@@ -213,23 +212,28 @@ class Batches:
         return handled, changed, letters, None
 
 
-def changes(
-    track: Track,
-    new: Standing,
-    of_view: Iterable[Change],
+def writes(
+    ref: BuildRef,
+    new: ProjectionState,
+    view: dict[bytes, bytes | None],
     reached: dict[str, int],
-    letters: Iterable[Failure],
-) -> Iterator[Change]:
-    """Everything that one commit of a projection writes."""
-    yield from cursors.changes(track, reached)
-    yield from of_view
-    for failure in letters:
-        key = keys.of_build(track.escaped, new.build) + keys.NUMBER.pack(failure.event.position)
-        yield "letters", key, records.seal(key, _letter(failure, new.updated_ms))
-    yield "meta", track.key, records.seal(track.key, new)
+    failures: Iterable[Failure],
+) -> WriteBatch:
+    """Everything that one commit of a projection writes: cursors, read model, dead letters and state."""
+    of_build = keys.of_build(ref.escaped, new.build)
+    letters: dict[bytes, bytes | None] = {}
+    for failure in failures:
+        key = of_build + keys.NUMBER.pack(failure.event.position)
+        letters[key] = keys.seal(key, _letter(failure, new.updated_ms))
+    return {
+        ref.space: cursors.writes(ref, reached),
+        "views": view,
+        "letters": letters,
+        "meta": {ref.key: keys.seal(ref.key, new)},
+    }
 
 
-def moved(current: Standing, version: int, position: int, now_ms: int) -> Standing:
+def moved(current: ProjectionState, version: int, position: int, now_ms: int) -> ProjectionState:
     """Where the projection stands after a commit that takes it to this position."""
     return msgspec.structs.replace(
         current, version=version, position=position, revision=current.revision + 1, updated_ms=now_ms
@@ -245,15 +249,27 @@ def shortened(why: str) -> str:
     return why[:4096].encode(errors="backslashreplace").decode()
 
 
-def first_position(backend: Backend, log: EventLog, track: Track, current: Standing, prefix: str) -> int:
+def first_position(kv: Reader, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str) -> int:
     """The position after which the next batch begins."""
-    return current.position if current.position is not None else resume_position(backend, log, track, prefix)
+    return current.position if current.position is not None else resume_position(kv, log, ref, prefix)
 
 
-def resume_position(backend: Backend, log: EventLog, track: Track, prefix: str) -> int:
+def next_positions(
+    kv: Reader, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str, limit: int, until: int | None
+) -> tuple[int, int] | None:
+    """The position after which the next batch begins, and the one it ends with; None if there is nothing to do."""
+    start = first_position(kv, log, ref, current, prefix)
+    last = min(start + limit, log.head(), start + limit if until is None else until)
+    if last > start:
+        return start, last
+    # A position that took a look at every stream is kept even if nothing follows it.
+    return None if current.position is not None or start == 0 else (start, start)
+
+
+def resume_position(kv: Reader, log: EventLog, ref: BuildRef, prefix: str) -> int:
     """The last position before which nothing is missing, according to the cursors. Looks at every stream."""
     lowest = log.head()
-    known = dict(cursors.read_all(backend, track, backend.address))
+    known = dict(cursors.read_all(kv, ref, kv.address))
     if not known:
         return 0  # the first time; nothing is gained by looking for the first event that it reads
     for name, version in log.versions():

@@ -6,16 +6,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.base.arguments import BUFFERS, check_bytes, check_number, check_text, refused
 from holdfast.base.codec import json_decoder
 from holdfast.errors import Invalid
-from holdfast.projections.arguments import (
-    BUFFERS,
-    MAX_PAYLOAD_BYTES,
-    check_bytes,
-    check_number,
-    check_text,
-    refused,
-)
+
+MAX_PAYLOAD_BYTES = 64 << 20
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -70,7 +65,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class EncodedEvent(msgspec.Struct, frozen=True):
     """A new event that was checked, with its payload as it will be kept."""
 
     new: NewEvent
@@ -78,7 +73,7 @@ class Prepared(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-def prepared(new: Any) -> Prepared:
+def encode_event(new: Any) -> EncodedEvent:
     """Check a new event and encode its payload, or `Invalid`."""
     if not isinstance(new, NewEvent):
         raise refused("event", f"a NewEvent is needed, not {type(new).__name__}")
@@ -90,9 +85,9 @@ def prepared(new: Any) -> Prepared:
         if getattr(new, what) is not None:
             check_text(what, getattr(new, what))
     if isinstance(new.payload, BUFFERS):
-        return Prepared(new, False, check_bytes("payload", new.payload, 0, MAX_PAYLOAD_BYTES))
+        return EncodedEvent(new, False, check_bytes("payload", new.payload, 0, MAX_PAYLOAD_BYTES))
     try:
         payload = msgspec.json.encode(new.payload)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise refused("payload", f"it cannot be written as JSON: {error}") from None
-    return Prepared(new, True, check_bytes("payload", payload, 0, MAX_PAYLOAD_BYTES))
+    return EncodedEvent(new, True, check_bytes("payload", payload, 0, MAX_PAYLOAD_BYTES))

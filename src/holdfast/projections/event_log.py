@@ -7,12 +7,14 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from holdfast.base.arguments import check_number, check_text, refused
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt
-from holdfast.projections import keys, records
-from holdfast.projections.arguments import MAX_STREAM_BYTES, check_number, check_stream, check_text, refused
-from holdfast.projections.backend import Backend, Change, Reading
-from holdfast.projections.event import Event, NewEvent, Prepared, prepared
+from holdfast.projections import keys
+from holdfast.projections.event import EncodedEvent, Event, NewEvent, encode_event
+from holdfast.projections.keys import MAX_STREAM_BYTES, check_stream
+from holdfast.projections.state import Reading, begin
+from holdfast.storage.kv.store import Reader, WriteBatch, end_of
 
 Expected = int | Literal["any", "none"]
 """The version that a stream must have: any, none yet, or exactly this many events."""
@@ -31,23 +33,23 @@ class Append(msgspec.Struct, frozen=True):
 class EventLog:
     """Events by stream and by position.
 
-    Guarantees: an append is there as a whole or not at all, and durable on return where the backend is persistent.
+    Guarantees: an append is there as a whole or not at all, and durable on return where the store is persistent.
     Sequences and positions rise from 1 without gaps, and a position is visible only after all before it.
     """
 
-    def __init__(self, backend: Backend, clock: Callable[[], float], ids: Callable[[], str]) -> None:
-        self._backend = backend
+    def __init__(self, kv: Reader, clock: Callable[[], float], ids: Callable[[], str]) -> None:
+        self._kv = kv
         self._clock = clock
         self._ids = ids
 
     def append(self, appends: Sequence[Append]) -> list[Event]:
-        batch = [(check_stream(a.stream), a, _check_expected(a.expected), _prepared(a.events)) for a in appends]
+        batch = [(check_stream(a.stream), a, _check_expected(a.expected), _encoded(a.events)) for a in appends]
         if not batch:
             return []
-        with step("events.append", streams=len(batch)), self._backend.begin() as transaction:
+        with step("events.append", streams=len(batch)), begin(self._kv) as transaction:
             position = self.head(transaction)
             names = list(dict.fromkeys(stream for stream, *_ in batch))
-            found = transaction.read("heads", names)
+            found = transaction.get_many("heads", names)
             versions = {name: self._version(name, value) for name, value in zip(names, found, strict=True)}
             events: list[Event] = []
             for stream, append, expected, new in batch:
@@ -57,39 +59,40 @@ class EventLog:
                     position += 1
                     versions[stream] += 1
                     events.append(self._event(append.stream, versions[stream], position, one))
-            transaction.write(_changes(events))
-            transaction.write(("heads", name, records.seal(name, versions[name])) for name in names if versions[name])
             if events:
-                transaction.write([("meta", keys.HEAD, records.seal(keys.HEAD, position))])
+                writes = _writes(events)
+                writes["heads"] = {name: keys.seal(name, versions[name]) for name in names if versions[name]}
+                writes["meta"] = {keys.HEAD: keys.seal(keys.HEAD, position)}
+                transaction.write(writes)
         return events
 
     def head(self, reading: Reading | None = None) -> int:
         """The position of the last event; 0 if there is none."""
-        value = (reading or self._backend).read("meta", [keys.HEAD])[0]
+        value = (reading or self._kv).get("meta", keys.HEAD)
         if value is None:
             return 0
-        return records.unseal(keys.HEAD, value, int, "the record of the last position", self._backend.address)
+        return keys.unseal(keys.HEAD, value, int, "the record of the last position", self._kv.address)
 
     def version(self, stream: str) -> int:
         name = check_stream(stream)
-        return self._version(name, self._backend.read("heads", [name])[0])
+        return self._version(name, self._kv.get("heads", name))
 
     def read_stream(self, stream: str, after: int = 0) -> Iterator[Event]:
         for wanted in self.positions(stream, after):
             found = []
-            for key, value in zip(wanted, self._backend.read("events", wanted), strict=True):
+            for key, value in zip(wanted, self._kv.get_many("events", wanted), strict=True):
                 if value is None:
                     raise self._missing(key, stream)
                 found.append((key, value))
-            yield from records.unsealed(found, Event, "event", self._backend.address)
+            yield from keys.unseal_many(found, Event, "event", self._kv.address)
 
     def positions(self, stream: str, after: int = 0) -> Iterator[list[bytes]]:
         """Where the events of a stream that follow a sequence are: pages of their keys."""
         prefix = keys.index_prefix(check_stream(stream))
         check_number("after", after)
-        end = keys.end_of(prefix)
+        end = end_of(prefix)
         while after < 2**64 - 1:
-            rows = self._backend.scan("index", prefix + keys.NUMBER.pack(after + 1), end, PAGE)
+            rows = list(self._kv.scan("index", prefix + keys.NUMBER.pack(after + 1), end, PAGE))
             if not rows:
                 return
             yield [position for _, position in rows]
@@ -105,32 +108,32 @@ class EventLog:
         """Up to `limit` events that follow a position. `Corrupt` if one is missing."""
         if after >= 2**64 - 1:
             return []
-        rows = self._backend.scan("events", keys.NUMBER.pack(after + 1), None, limit)
-        events = records.unsealed(rows, Event, "event", self._backend.address)
+        rows = self._kv.scan("events", keys.NUMBER.pack(after + 1), None, limit)
+        events = keys.unseal_many(rows, Event, "event", self._kv.address)
         if events and events[-1].position != after + len(events):
             raise self._missing(b"", None)
         return events
 
     def list_streams(self, prefix: str, after: str | None, limit: int) -> list[str]:
         start = check_text("prefix", prefix, MAX_STREAM_BYTES) if prefix else b""
-        end = keys.end_of(start)
+        end = end_of(start)
         check_number("limit", limit, 1)
         if after is not None:
             start = max(start, check_stream(after) + b"\0")
-        return [name.decode() for name, _ in self._backend.scan("heads", start, end, limit)]
+        return [name.decode() for name, _ in self._kv.scan("heads", start, end, limit)]
 
     def first_after(self, stream: bytes, sequence: int) -> int | None:
         """The position of the first event of a stream after a sequence."""
         prefix = keys.index_prefix(stream)
         if sequence >= 2**64 - 1:
             return None
-        rows = self._backend.scan("index", prefix + keys.NUMBER.pack(sequence + 1), keys.end_of(prefix), 1)
-        return keys.NUMBER.unpack(rows[0][1])[0] if rows else None
+        found = next(self._kv.scan("index", prefix + keys.NUMBER.pack(sequence + 1), end_of(prefix), 1), None)
+        return None if found is None else keys.NUMBER.unpack(found[1])[0]
 
     def versions(self) -> Iterator[tuple[bytes, int]]:
         """Every stream with its version."""
         start = b""
-        while rows := self._backend.scan("heads", start, None, PAGE * 10):
+        while rows := list(self._kv.scan("heads", start, None, PAGE * 10)):
             for name, value in rows:
                 yield name, self._version(name, value)
             start = rows[-1][0] + b"\0"
@@ -140,7 +143,7 @@ class EventLog:
             initial = function(initial, event)
         return initial
 
-    def _event(self, stream: str, sequence: int, position: int, one: Prepared) -> Event:
+    def _event(self, stream: str, sequence: int, position: int, one: EncodedEvent) -> Event:
         new = one.new
         return Event(
             position,
@@ -160,17 +163,17 @@ class EventLog:
         if value is None:
             return 0
         what = f"the version of stream {name[:200]!r}"
-        return records.unseal(name, value, int, what, self._backend.address)
+        return keys.unseal(name, value, int, what, self._kv.address)
 
     def _missing(self, key: bytes, stream: str | None) -> Corrupt:
         what = f"event {int.from_bytes(key)} of stream {stream!r:.200}" if stream else "the order of all events"
-        return records.corrupt(self._backend.address, what, "an event is missing")
+        return keys.corrupt(self._kv.address, what, "an event is missing")
 
 
-def _prepared(events: Iterable[NewEvent]) -> list[Prepared]:
+def _encoded(events: Iterable[NewEvent]) -> list[EncodedEvent]:
     if isinstance(events, NewEvent):
         raise refused("events", "a list of events is needed, not a single one")
-    return [prepared(event) for event in events]
+    return [encode_event(event) for event in events]
 
 
 def _check_expected(expected: Expected) -> int | None:
@@ -179,12 +182,15 @@ def _check_expected(expected: Expected) -> int | None:
     return 0 if expected == "none" else check_number("expected", expected)
 
 
-def _changes(events: list[Event]) -> Iterator[Change]:
+def _writes(events: list[Event]) -> WriteBatch:
     pack = keys.NUMBER.pack
+    by_position: dict[bytes, bytes | None] = {}
+    by_stream: dict[bytes, bytes | None] = {}
     for event in events:
         position = pack(event.position)
-        yield "events", position, records.seal(position, event)
-        yield "index", keys.index_prefix(event.stream.encode()) + pack(event.sequence), position
+        by_position[position] = keys.seal(position, event)
+        by_stream[keys.index_prefix(event.stream.encode()) + pack(event.sequence)] = position
+    return {"events": by_position, "index": by_stream}
 
 
 def _conflict(stream: str, found: int, expected: int) -> Conflict:

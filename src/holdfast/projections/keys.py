@@ -1,4 +1,4 @@
-"""Which key holds what. On SlateDB each map is a prefix of one key space; numbers in keys sort by their bytes.
+"""Keyspaces, keys and records of a store of events and projections. Numbers in keys sort by their bytes.
 
     events    g/<position>                       a sealed event
     index     e/<length><stream><sequence>       its position
@@ -7,19 +7,36 @@
     shadows   cs/<projection>/<build>/<stream>   the same for a read model that is being rebuilt
     views     v/<projection>/<build>/<key>       read models
     letters   d/<projection>/<build>/<position>  events that could not be handled
-    meta      m/...                              the store's head, standings, leases
+    meta      m/...                              the last position, states of projections, leases of workers
 
-A projection's name is escaped and holds no slash, a stream's ends its key or has its length before it: no two of them
-share a key, whatever is in them.
+The prefixes are those of SlateDB and RocksDB, where all keyspaces share one map. A projection's name is escaped and
+holds no slash, a stream's ends its key or has its length before it: no two of them share a key, whatever is in them.
+
+Our own records are MessagePack, sealed with a version and a checksum. Cursors are bare numbers, and read models are the
+user's bytes.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
-from holdfast.projections.backend import Space
+import google_crc32c
+import msgspec
 
-PREFIXES: dict[Space, bytes] = {
+from holdfast.base.arguments import check_text, refused
+from holdfast.base.codec import msgpack_decoder
+from holdfast.errors import Corrupt
+from holdfast.storage.kv import errors, records
+from holdfast.storage.kv.store import Keyspace, Row, Schema
+
+MAX_STREAM_BYTES = 40_000
+MAX_NAME_BYTES = 20_000
+"""Of a projection's name as it stands in a key, where `/` and `%` take three bytes each. A cursor's key holds a
+projection's name and a stream's, and SlateDB's keys end at 65,535 bytes: hence the two limits."""
+
+_PREFIXES = {
     "events": b"g/",
     "index": b"e/",
     "heads": b"si/",
@@ -29,14 +46,45 @@ PREFIXES: dict[Space, bytes] = {
     "letters": b"d/",
     "meta": b"m/",
 }
+SCHEMA = Schema(
+    kind="store",
+    # On SQLite a read model's tables lie beside ours: these have a name of ours before theirs.
+    keyspaces=tuple(Keyspace(name, f"holdfast_{name}", prefix) for name, prefix in _PREFIXES.items()),
+    application_id=0x48664573,  # "HfEs"
+    version=1,
+    # A batch touches a page per stream: they must fit into the cache, and the log is folded back after some batches.
+    settings=("cache_size = -65536", "wal_autocheckpoint = 8192"),
+)
+"""How a store of events lies on the media."""
+
 FORMAT = b"format"
 HEAD = b"head"
-STANDINGS = b"p/"
-SHADOWS = b"b/"
+STATES = b"p/"
+NEXT_STATES = b"b/"
 LEASES = b"l/"
 
 NUMBER = struct.Struct(">Q")
+CURSOR = struct.Struct("<Q")
 _LENGTH = struct.Struct(">H")
+_T = TypeVar("_T")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def check_stream(stream: Any) -> bytes:
+    """A stream's name as UTF-8: any text that is not empty, up to 40,000 bytes."""
+    return check_text("stream", stream, MAX_STREAM_BYTES)
+
+
+def check_name(name: Any) -> bytes:
+    """A projection's name as it stands in keys: UTF-8 with `/` and `%` escaped, so that no name holds a separator."""
+    encoded = check_text("projection", name, MAX_NAME_BYTES).replace(b"%", b"%25").replace(b"/", b"%2F")
+    if len(encoded) > MAX_NAME_BYTES:
+        raise refused("projection", f"its name has {len(encoded)} bytes when escaped, the limit is {MAX_NAME_BYTES}")
+    return encoded
+
+
+def unescaped(name: bytes) -> str:
+    return name.replace(b"%2F", b"/").replace(b"%25", b"%").decode()
 
 
 def index_prefix(stream: bytes) -> bytes:
@@ -48,11 +96,55 @@ def of_build(name: bytes, build: int) -> bytes:
     return name + b"/" + NUMBER.pack(build) + b"/"
 
 
-def end_of(prefix: bytes) -> bytes | None:
-    """The first key after all that begin with `prefix`; None if every later key does."""
-    rest = prefix.rstrip(b"\xff")
-    return rest[:-1] + bytes([rest[-1] + 1]) if rest else None
+def seal(key: bytes, record: Any) -> bytes:
+    return records.seal(key, _encode(record))
 
 
-def unescaped(name: bytes) -> str:
-    return name.replace(b"%2F", b"/").replace(b"%25", b"%").decode()
+def unseal(key: bytes, value: bytes, kind: type[_T], what: str, address: str) -> _T:
+    """The record, or `Corrupt` with `what` it is. `Invalid` if a newer release wrote it."""
+    body = records.unseal(key, value, what, address, "store")
+    try:
+        return msgpack_decoder(kind).decode(body)
+    except msgspec.MsgspecError as error:
+        raise corrupt(address, what, str(error)) from None
+
+
+def unseal_many(rows: Iterable[Row], kind: type[_T], what: str, address: str) -> list[_T]:
+    """The records of many rows, without making messages that are never needed."""
+    rows = list(rows)
+    decode, checksum, number = msgpack_decoder(kind).decode, google_crc32c.value, int.from_bytes
+    found: list[_T] = []
+    try:
+        for key, value in rows:
+            sealed = value[:-4]
+            if sealed[0] != records.VERSION or checksum(key + sealed) != number(value[-4:]):
+                break
+            found.append(decode(sealed[1:]))
+    except (IndexError, msgspec.MsgspecError):
+        pass
+    for key, value in rows[len(found) :]:  # from the first one that is not as it should be: with a message, slowly
+        found.append(unseal(key, value, kind, f"{what} {int.from_bytes(key[-8:])}", address))
+    return found
+
+
+def body_of(sealed: bytes) -> bytes:
+    """The record itself, as MessagePack, of a value whose checksum was compared already."""
+    return sealed[1:-4]
+
+
+def decode_cursor(value: bytes, name: str, stream: str, address: str) -> int:
+    if len(value) != CURSOR.size:
+        raise Corrupt(
+            f"{address}: the cursor of projection {name!r} for stream {stream[:200]!r} is damaged: it has {len(value)} "
+            f"bytes, not {CURSOR.size}.",
+            code="cursor.damaged",
+            about=f"projection {name!r}",
+            unchanged="the store",
+            next_step="rebuild the projection, or reset it",
+        )
+    number: int = CURSOR.unpack(value)[0]
+    return number
+
+
+def corrupt(address: str, what: str, why: str) -> Corrupt:
+    return errors.corrupt("store", address, what, why)

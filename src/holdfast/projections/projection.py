@@ -6,13 +6,14 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
+from holdfast.base.arguments import check_number, check_text, refused
 from holdfast.errors import Invalid
-from holdfast.projections.arguments import MAX_STREAM_BYTES, check_name, check_number, check_text, refused
 from holdfast.projections.event import Event
+from holdfast.projections.keys import MAX_STREAM_BYTES, check_name
 from holdfast.projections.view import View
 
 
-class Handles(Protocol):
+class ProjectionLike(Protocol):
     """Anything with a name, a version and a handler."""
 
     @property
@@ -81,12 +82,12 @@ def check_projection(projection: Any) -> None:
         check_text("streams", prefix, MAX_STREAM_BYTES)
 
 
-def streams_of(projection: Handles) -> str:
+def streams_of(projection: ProjectionLike) -> str:
     found: str = getattr(projection, "streams", "")
     return found
 
 
-def check_kept(projection: Handles, address: str) -> None:
+def check_kept(projection: ProjectionLike, address: str) -> None:
     """Refuse a durable cursor for a read model that is gone with the process."""
     if getattr(projection, "is_volatile", False):
         raise Invalid(
@@ -99,7 +100,7 @@ def check_kept(projection: Handles, address: str) -> None:
         )
 
 
-def check_version(projection: Handles, made_by: int | None) -> None:
+def check_version(projection: ProjectionLike, made_by: int | None) -> None:
     """Refuse a handler that did not make the read model it would go on with."""
     if made_by not in (None, projection.version):
         raise Invalid(

@@ -6,33 +6,33 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Fenced
-from holdfast.projections import cursors, keys, records, state
-from holdfast.projections.backend import Backend, Change, Space, Transaction
-from holdfast.projections.leases import Hold
-from holdfast.projections.state import Standing, Track
+from holdfast.projections import cursors, keys, state
+from holdfast.projections.state import BuildRef, ProjectionState
 from holdfast.projections.store import ProjectionStore
-from holdfast.projections.view import table_prefix
+from holdfast.projections.view import has_sql, sql_of, table_prefix
+from holdfast.projections.worker_lease import WorkerLease
+from holdfast.storage.kv.store import Reader, end_of
 
 CHUNK = 10_000
 """Keys removed in one commit: writers need not wait long for a sweep."""
 
 
 def start(
-    store: ProjectionStore, track: Track, version: int, until: int | None, resume: bool
-) -> tuple[Track, Standing]:
+    store: ProjectionStore, ref: BuildRef, version: int, until: int | None, resume: bool
+) -> tuple[BuildRef, ProjectionState]:
     """Where a rebuild goes on: in the one that is under way if it is to be resumed, else in a new one.
 
     An earlier one that is not resumed is given up: whoever works on it is fenced.
     """
     address, now = store.address, store.now_ms()
-    key = keys.SHADOWS + track.escaped
-    with step("rebuild.start"), store.backend.begin() as transaction:
-        current = state.read(transaction, track.key, address)
+    key = keys.NEXT_STATES + ref.escaped
+    with step("rebuild.start"), state.begin(store.kv) as transaction:
+        current = state.read(transaction, ref.key, address)
         begun = state.read(transaction, key, address)
         if resume and begun is not None and (begun.version, begun.until) == (version, until):
-            return state.shadow(track.name, begun.build), begun
+            return state.next_build(ref.name, begun.build), begun
         if current is None:  # nothing live yet: readers have the empty build 1 until the switch
-            current = Standing(version=None, build=1, position=None, revision=0, updated_ms=now)
+            current = ProjectionState(version=None, build=1, position=None, revision=0, updated_ms=now)
         build = current.builds + 1
         current = msgspec.structs.replace(
             current,
@@ -40,24 +40,26 @@ def start(
             builds=build,
             garbage=(*current.garbage, begun.build) if begun else current.garbage,
         )
-        new = Standing(version=version, build=build, position=0, revision=0, updated_ms=now, builds=build, until=until)
-        transaction.write([_record(track.key, current), _record(key, new)])
-    return state.shadow(track.name, build), new
+        new = ProjectionState(
+            version=version, build=build, position=0, revision=0, updated_ms=now, builds=build, until=until
+        )
+        transaction.write({"meta": _records({ref.key: current, key: new})})
+    return state.next_build(ref.name, build), new
 
 
 def switch(
-    store: ProjectionStore, track: Track, shadow: Track, build: int, until: int | None, lease: Hold | None
-) -> Standing | None:
+    store: ProjectionStore, ref: BuildRef, next_ref: BuildRef, build: int, until: int | None, lease: WorkerLease | None
+) -> ProjectionState | None:
     """Make the rebuilt read model the live one, with its cursors; None if the live one has come further meanwhile."""
     address = store.address
-    with step("rebuild.switch"), store.backend.begin() as transaction:
-        current = state.read(transaction, track.key, address)
-        rebuilt = state.read(transaction, shadow.key, address)
+    with step("rebuild.switch"), state.begin(store.kv) as transaction:
+        current = state.read(transaction, ref.key, address)
+        rebuilt = state.read(transaction, next_ref.key, address)
         if rebuilt is None or rebuilt.build != build or current is None:
             raise Fenced(
-                f"The rebuild of projection {track.name[:200]!r} was taken over or ended by somebody else.",
+                f"The rebuild of projection {ref.name[:200]!r} was taken over or ended by somebody else.",
                 code="projection.rebuild-fenced",
-                about=f"projection {track.name[:200]!r}",
+                about=f"projection {ref.name[:200]!r}",
                 unchanged="the live read model",
                 next_step="leave it to the other one, or rebuild again when it has finished",
             )
@@ -73,47 +75,43 @@ def switch(
             garbage=(*current.garbage, current.build),
             until=None,
         )
-        wanted = dict(cursors.read_all(transaction, shadow, address))
-        transaction.write(cursors.replaced(transaction, track, wanted))
-        transaction.write([_record(track.key, new), ("meta", shadow.key, None)])
+        wanted = dict(cursors.read_all(transaction, next_ref, address))
+        transaction.write({ref.space: cursors.replaced(transaction, ref, wanted)})
+        transaction.write({"meta": {**_records({ref.key: new}), next_ref.key: None}})
     return new
 
 
-def sweep(backend: Backend, track: Track) -> None:
+def sweep(kv: Reader, ref: BuildRef) -> None:
     """Remove what is left of builds that nobody reads. Whatever interrupts it, the next one goes on."""
-    found = state.read(backend, track.key, backend.address)
+    found = state.read(kv, ref.key, kv.address)
     if found is None or not found.garbage:
         return
     for build in found.garbage:
         for space in ("views", "shadows", "letters"):
-            _remove(backend, space, keys.of_build(track.escaped, build))
-        if backend.has_sql:
-            _drop_tables(backend, table_prefix(track.escaped, build))
-    _remove(backend, "shadows", keys.of_build(track.escaped, found.build))
-    with step("rebuild.swept"), backend.begin() as transaction:
-        now = state.read(transaction, track.key, backend.address)
+            _remove(kv, space, keys.of_build(ref.escaped, build))
+        _drop_tables(kv, table_prefix(ref.escaped, build))
+    _remove(kv, "shadows", keys.of_build(ref.escaped, found.build))
+    with step("rebuild.swept"), state.begin(kv) as transaction:
+        now = state.read(transaction, ref.key, kv.address)
         if now is not None:
             left = tuple(build for build in now.garbage if build not in found.garbage)
             new = msgspec.structs.replace(now, garbage=left, revision=now.revision + 1)
-            transaction.write([_record(track.key, new)])
+            transaction.write({"meta": _records({ref.key: new})})
 
 
-def _remove(backend: Backend, space: Space, prefix: bytes) -> None:
-    while rows := backend.scan(space, prefix, keys.end_of(prefix), CHUNK):
-        with step("rebuild.sweep"), backend.begin() as transaction:
-            transaction.write((space, key, None) for key, _ in rows)
+def _remove(kv: Reader, space: str, prefix: bytes) -> None:
+    while rows := list(kv.scan(space, prefix, end_of(prefix), CHUNK)):
+        with step("rebuild.sweep"), state.begin(kv) as transaction:
+            transaction.write({space: dict.fromkeys((key for key, _ in rows), None)})
 
 
-def _drop_tables(backend: Backend, prefix: str) -> None:
-    wanted = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?"
-    for (name,) in backend.query(wanted, (len(prefix), prefix)):
-        with step("rebuild.drop"), backend.begin() as transaction:
-            _drop(transaction, name)
+def _drop_tables(kv: Reader, prefix: str) -> None:
+    if not has_sql(kv):
+        return
+    for name in kv.tables(prefix):
+        with step("rebuild.drop"), state.begin(kv) as transaction:
+            sql_of(transaction).execute(f'DROP TABLE IF EXISTS "{name}"')
 
 
-def _drop(transaction: Transaction, name: str) -> None:
-    transaction.execute(f'DROP TABLE IF EXISTS "{name}"')
-
-
-def _record(key: bytes, value: Standing) -> Change:
-    return "meta", key, records.seal(key, value)
+def _records(states: dict[bytes, ProjectionState]) -> dict[bytes, bytes | None]:
+    return {key: keys.seal(key, value) for key, value in states.items()}

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from holdfast.base.arguments import check_number, refused
 from holdfast.errors import Conflict, Fenced, Invalid
 from holdfast.projections import admin, rebuild, state
-from holdfast.projections.arguments import check_number, refused
-from holdfast.projections.batch import Batches, Failure, Works
-from holdfast.projections.leases import Hold
-from holdfast.projections.projection import Handles, OnError, OnVersion, check_kept, check_projection, check_version
-from holdfast.projections.replaying import Replays
-from holdfast.projections.state import DeadLetter, Standing, Track
+from holdfast.projections.batch import BatchProcessor, Failure, LocalBatches
+from holdfast.projections.cursors import GlobalProjectionCheckpoint
+from holdfast.projections.event import Event
+from holdfast.projections.event_log import PAGE
+from holdfast.projections.projection import (
+    OnError,
+    OnVersion,
+    ProjectionLike,
+    check_kept,
+    check_projection,
+    check_version,
+)
+from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
 from holdfast.projections.store import ProjectionStore
+from holdfast.projections.view import MemoryView, View
+from holdfast.projections.worker_lease import WorkerLease
 
 BATCH = 1000
 LONGEST_WAIT = 60.0
@@ -35,7 +46,7 @@ class CaughtUp(msgspec.Struct, frozen=True):
     """False if it ended because it had done as many batches as it was asked for, or was told to stop."""
 
 
-class ProjectionRunner(Replays):
+class ProjectionRunner:
     """Runs projections over a store.
 
         ProjectionRunner(store).catch_up_persistent(Turnover())
@@ -54,7 +65,7 @@ class ProjectionRunner(Replays):
         batch: int = BATCH,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        super().__init__(store)
+        self.store = store
         self._on_error = on_error or OnError()
         self._on_version = on_version
         self._batch = check_number("batch", batch, 1, 1_000_000)
@@ -62,11 +73,11 @@ class ProjectionRunner(Replays):
 
     def catch_up_persistent(
         self,
-        projection: Handles,
+        projection: ProjectionLike,
         *,
         until: int | None = None,
         batches: int | None = None,
-        lease: Hold | None = None,
+        lease: WorkerLease | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> CaughtUp:
         """Handle every event since the last time; read model and cursors are committed together, a batch at a time.
@@ -76,26 +87,26 @@ class ProjectionRunner(Replays):
         if that is to stop, all events before are committed, and `Invalid` with the code `projection.handler` is raised
         from what it raised.
         """
-        track = self._checked(projection)
-        known, current = self._standing(track, projection)
+        ref = self._checked(projection)
+        known, current = self._state(ref, projection)
         if current.garbage:
-            rebuild.sweep(self.store.backend, track)
-            known, current = self._standing(track, projection)
+            rebuild.sweep(self.store.kv, ref)
+            known, current = self._state(ref, projection)
         if current.version not in (None, projection.version):
             if self._on_version == "fail":
                 check_version(projection, current.version)
             if not self.rebuild(projection, resume=True, lease=lease, stop=stop).is_at_the_end:
                 return CaughtUp(current.position or 0, is_at_the_end=False)
-            known, current = self._standing(track, projection)
-        return self._catch_up(projection, track, (known, current), until, batches, lease, stop)
+            known, current = self._state(ref, projection)
+        return self._catch_up(projection, ref, (known, current), until, batches, lease, stop)
 
     def rebuild(
         self,
-        projection: Handles,
+        projection: ProjectionLike,
         *,
         until: int | None = None,
         resume: bool = False,
-        lease: Hold | None = None,
+        lease: WorkerLease | None = None,
         stop: Callable[[], bool] = lambda: False,
         progress: Callable[[int, int], object] = lambda _position, _head: None,
     ) -> CaughtUp:
@@ -106,38 +117,38 @@ class ProjectionRunner(Replays):
         Cursors become those of the new read model. `progress` is called with the position and the last one. If `stop`
         says so before a batch, nothing is switched, and the rebuild can be resumed.
         """
-        track = self._checked(projection)
+        ref = self._checked(projection)
         if until is not None:
             check_number("until", until)
-        shadow, current = rebuild.start(self.store, track, projection.version, until, resume)
+        next_ref, current = rebuild.start(self.store, ref, projection.version, until, resume)
         handled = 0
         while True:
-            where = self._standing(shadow, projection)
-            done = self._catch_up(projection, shadow, where, until, None, lease, stop, progress)
+            where = self._state(next_ref, projection)
+            done = self._catch_up(projection, next_ref, where, until, None, lease, stop, progress)
             handled += done.handled
             if not done.is_at_the_end:
                 return CaughtUp(done.position, handled, is_at_the_end=False)
-            switched = rebuild.switch(self.store, track, shadow, current.build, until, lease)
+            switched = rebuild.switch(self.store, ref, next_ref, current.build, until, lease)
             if switched is not None:
                 break
         self.store.notify()
-        rebuild.sweep(self.store.backend, track)
+        rebuild.sweep(self.store.kv, ref)
         return CaughtUp(switched.position or 0, handled)
 
-    def rewind(self, projection: Handles, position: int, *, view: str = "replay") -> CaughtUp:
+    def rewind(self, projection: ProjectionLike, position: int, *, view: str = "replay") -> CaughtUp:
         """Go back to a position.
 
         `replay` makes the read model as of that position, exactly, beside the live one. `keep` leaves the read model
         as it is and only moves the cursors back: the events after the position are handled again on top of what they
         have done before, which is right for handlers that overwrite and wrong for those that add.
         """
-        track = self._checked(projection)
+        ref = self._checked(projection)
         check_number("position", position)
         if view not in ("replay", "keep"):
             raise refused("view", f"replay or keep, not {view!r}")
         if view == "replay":
             return self.rebuild(projection, until=position)
-        admin.move_back(self.store, track, position)
+        admin.move_back(self.store, ref, position)
         self.store.notify()
         return CaughtUp(position)
 
@@ -148,7 +159,7 @@ class ProjectionRunner(Replays):
         """
         admin.reset(self.store, name)
 
-    def retry_dead_letters(self, projection: Handles) -> list[DeadLetter]:
+    def retry_dead_letters(self, projection: ProjectionLike) -> list[DeadLetter]:
         """Handle the events again that were put aside; those that fail again stay, and are returned.
 
         Each one that succeeds goes into the read model in one commit with the removal of its letter. They come after
@@ -156,19 +167,88 @@ class ProjectionRunner(Replays):
         """
         return admin.retry_letters(self.store, self._checked(projection), projection)
 
+    # Replays: these write nothing to the store. What a handler raises is raised, and what came before stays done.
+    # Without a `view` the read model is a new one in memory, of use to projections that keep theirs in themselves.
+
+    def run(self, projection: ProjectionLike, events: Iterable[Event], view: View | None = None) -> View:
+        """Handle all of these events; the view they went into."""
+        return self.run_all([projection], events, view)
+
+    def run_all(self, projections: Sequence[ProjectionLike], events: Iterable[Event], view: View | None = None) -> View:
+        """Handle all of these events with several projections, in one pass."""
+        view = MemoryView() if view is None else view
+        for projection in projections:
+            check_projection(projection)
+        for event in events:
+            for projection in projections:
+                projection.handle(event, view)
+        return view
+
+    def catch_up(
+        self, projection: ProjectionLike, events: Sequence[Event], after: int = 0, view: View | None = None
+    ) -> View:
+        """Handle those of one stream's events that follow a sequence; they must be in order."""
+        check_number("after", after)
+        return self.run(projection, events[bisect_right(events, after, key=lambda event: event.sequence) :], view)
+
+    def run_from_store(self, projection: ProjectionLike, stream: str, view: View | None = None) -> int:
+        """Handle a stream from its first event; the sequence of the last."""
+        return self.catch_up_from_store(projection, stream, 0, view)
+
+    def catch_up_from_store(self, projection: ProjectionLike, stream: str, after: int, view: View | None = None) -> int:
+        """Handle the events of a stream that follow a sequence; the sequence of the last."""
+        view = MemoryView() if view is None else view
+        check_projection(projection)
+        for event in self.store.read_stream(stream, after):
+            projection.handle(event, view)
+            after = event.sequence
+        return after
+
+    def run_all_streams(
+        self, projection: ProjectionLike, streams: Iterable[str] | None = None, view: View | None = None
+    ) -> GlobalProjectionCheckpoint:
+        """Handle these streams, one after the other, from their first events; without `streams`, all there are."""
+        return self.catch_up_all_streams(projection, GlobalProjectionCheckpoint(), streams, view)
+
+    def catch_up_all_streams(
+        self,
+        projection: ProjectionLike,
+        checkpoint: GlobalProjectionCheckpoint,
+        streams: Iterable[str] | None = None,
+        view: View | None = None,
+    ) -> GlobalProjectionCheckpoint:
+        """Handle what follows a checkpoint; the checkpoint to go on from next time. The one given stays as it is."""
+        view = MemoryView() if view is None else view
+        reached = checkpoint.copy()
+        for stream in self._streams("") if streams is None else streams:
+            reached.advance(stream, self.catch_up_from_store(projection, stream, checkpoint.cursor_for(stream), view))
+        return reached
+
+    def run_matching_streams(
+        self, projection: ProjectionLike, prefix: str, view: View | None = None
+    ) -> GlobalProjectionCheckpoint:
+        """Handle the streams that begin so, from their first events."""
+        return self.catch_up_all_streams(projection, GlobalProjectionCheckpoint(), self._streams(prefix), view)
+
+    def catch_up_matching_streams(
+        self, projection: ProjectionLike, prefix: str, checkpoint: GlobalProjectionCheckpoint, view: View | None = None
+    ) -> GlobalProjectionCheckpoint:
+        """Handle what follows a checkpoint in the streams that begin so; the checkpoint to go on from next time."""
+        return self.catch_up_all_streams(projection, checkpoint, self._streams(prefix), view)
+
     def _catch_up(
         self,
-        projection: Handles,
-        track: Track,
-        where: tuple[Standing | None, Standing],
+        projection: ProjectionLike,
+        ref: BuildRef,
+        where: tuple[ProjectionState | None, ProjectionState],
         until: int | None,
         batches: int | None,
-        lease: Hold | None,
+        lease: WorkerLease | None,
         stop: Callable[[], bool],
         progress: Callable[[int, int], object] = lambda _position, _head: None,
     ) -> CaughtUp:
         known, current = where
-        work = self._works(projection, track, lease)
+        work = self._processor(projection, ref, lease)
         tried: Counter[int] = Counter()
         given_up: dict[int, Failure] = {}
         handled = written = letters = committed = conflicts = 0
@@ -180,14 +260,14 @@ class ProjectionRunner(Replays):
                 conflicts += 1
                 if conflicts > admin.MOST_CONFLICTS:
                     raise
-                known, current = self._standing(track, projection)
-                if track.is_live:
+                known, current = self._state(ref, projection)
+                if ref.is_live:
                     check_version(projection, current.version)  # another one may have been switched to meanwhile
                 continue
             if batch is None:
                 return CaughtUp(current.position or 0, handled, written, letters)
             if batch.is_committed:
-                known = current = batch.standing
+                known = current = batch.state
                 conflicts, committed = 0, committed + 1
                 handled, written = handled + batch.handled, written + batch.streams
                 letters += batch.dead_lettered
@@ -197,10 +277,12 @@ class ProjectionRunner(Replays):
                 self._failed(projection, batch.failure, tried, given_up)
         return CaughtUp(current.position or 0, handled, written, letters, is_at_the_end=False)
 
-    def _works(self, projection: Handles, track: Track, lease: Hold | None) -> Works:
-        return Batches(self.store.backend, self.store.log, projection, track, lease)
+    def _processor(self, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None) -> BatchProcessor:
+        return LocalBatches(self.store.kv, self.store.log, projection, ref, lease)
 
-    def _failed(self, projection: Handles, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]) -> None:
+    def _failed(
+        self, projection: ProjectionLike, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]
+    ) -> None:
         """Wait for another try, give the event up on record, or stop here."""
         position = failure.event.position
         tried[position] += 1
@@ -211,26 +293,32 @@ class ProjectionRunner(Replays):
         else:
             raise handler_failed(projection, failure, tried[position]) from failure.error
 
-    def _standing(self, track: Track, projection: Handles) -> tuple[Standing | None, Standing]:
+    def _state(self, ref: BuildRef, projection: ProjectionLike) -> tuple[ProjectionState | None, ProjectionState]:
         """What is stored, and what to go on from."""
-        known = state.read(self.store.backend, track.key, self.store.address)
-        if known is not None and (track.is_live or track == state.shadow(track.name, known.build)):
+        known = state.read(self.store.kv, ref.key, self.store.address)
+        if known is not None and (ref.is_live or ref == state.next_build(ref.name, known.build)):
             return known, known
-        if not track.is_live:
+        if not ref.is_live:
             raise Fenced(
-                f"The rebuild of projection {track.name[:200]!r} was taken over or ended by somebody else.",
+                f"The rebuild of projection {ref.name[:200]!r} was taken over or ended by somebody else.",
                 code="projection.rebuild-fenced",
-                about=f"projection {track.name[:200]!r}",
+                about=f"projection {ref.name[:200]!r}",
                 unchanged="the live read model",
                 next_step="leave it to the other one, or rebuild again when it has finished",
             )
-        return None, Standing(version=projection.version, build=1, position=None, revision=0, updated_ms=0)
+        return None, ProjectionState(version=projection.version, build=1, position=None, revision=0, updated_ms=0)
 
-    def _checked(self, projection: Handles) -> Track:
+    def _checked(self, projection: ProjectionLike) -> BuildRef:
         check_projection(projection)
         if self.store.is_persistent:
             check_kept(projection, self.store.address)
-        return state.live(projection.name)
+        return state.live_build(projection.name)
+
+    def _streams(self, prefix: str) -> Iterator[str]:
+        after: str | None = None
+        while names := self.store.list_streams(prefix, after=after, limit=PAGE):
+            yield from names
+            after = names[-1]
 
 
 def pause(policy: OnError, tried: int) -> float:
@@ -238,7 +326,7 @@ def pause(policy: OnError, tried: int) -> float:
     return min(LONGEST_WAIT, policy.wait * 2.0 ** (tried - 1))
 
 
-def handler_failed(projection: Handles, failure: Failure, tried: int) -> Invalid:
+def handler_failed(projection: ProjectionLike, failure: Failure, tried: int) -> Invalid:
     event = failure.event
     times = f", {tried} times" if tried > 1 else ""
     return Invalid(

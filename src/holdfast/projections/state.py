@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.errors import Conflict, Fenced
-from holdfast.projections import keys, records
-from holdfast.projections.arguments import check_name
-from holdfast.projections.backend import Reading, Space
+from holdfast.errors import Conflict
+from holdfast.projections import keys
+from holdfast.projections.keys import check_name
+from holdfast.storage.kv import errors
+from holdfast.storage.kv.store import Reader, Transaction
+
+Reading = Reader | Transaction
 
 
-class Standing(msgspec.Struct, frozen=True):
+def begin(kv: Reader) -> Transaction:
+    """A transaction. `Invalid` if the store was opened to be read."""
+    if not hasattr(kv, "begin"):
+        raise errors.read_only("store", kv.address)
+    transaction: Transaction = kv.begin()
+    return transaction
+
+
+class ProjectionState(msgspec.Struct, frozen=True):
     """One record per projection. Every commit for it changes this one, so that two can never both go on from it."""
 
     version: int | None
@@ -30,15 +41,6 @@ class Standing(msgspec.Struct, frozen=True):
     """Of a rebuild: the position it is for; None: the last one."""
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """Who works on a projection."""
-
-    token: int
-    """Rises with each taking."""
-    holder: str
-    until_ms: int
-
-
 class DeadLetter(msgspec.Struct, frozen=True):
     """An event that could not be handled, and why."""
 
@@ -51,14 +53,14 @@ class DeadLetter(msgspec.Struct, frozen=True):
     when_ms: int
 
 
-class Track(msgspec.Struct, frozen=True):
+class BuildRef(msgspec.Struct, frozen=True):
     """Which records belong together: those of the live read model, or those of one that is being rebuilt."""
 
     name: str
     escaped: bytes
     key: bytes
-    """Of the standing, in `meta`."""
-    space: Space
+    """Of the `ProjectionState`, in `meta`."""
+    space: str
     prefix: bytes
     """Of the cursors, in that space."""
 
@@ -67,53 +69,33 @@ class Track(msgspec.Struct, frozen=True):
         return self.space == "cursors"
 
 
-def live(name: str) -> Track:
+def live_build(name: str) -> BuildRef:
     escaped = check_name(name)
-    return Track(name, escaped, keys.STANDINGS + escaped, "cursors", escaped + b"/")
+    return BuildRef(name, escaped, keys.STATES + escaped, "cursors", escaped + b"/")
 
 
-def shadow(name: str, build: int) -> Track:
+def next_build(name: str, build: int) -> BuildRef:
     escaped = check_name(name)
-    return Track(name, escaped, keys.SHADOWS + escaped, "shadows", keys.of_build(escaped, build))
+    return BuildRef(name, escaped, keys.NEXT_STATES + escaped, "shadows", keys.of_build(escaped, build))
 
 
-def read(reading: Reading, key: bytes, address: str) -> Standing | None:
-    value = reading.read("meta", [key])[0]
+def read(reading: Reading, key: bytes, address: str) -> ProjectionState | None:
+    value = reading.get("meta", key)
     return None if value is None else decode(key, value, address)
 
 
-def decode(key: bytes, value: bytes, address: str) -> Standing:
+def decode(key: bytes, value: bytes, address: str) -> ProjectionState:
     name = key[2:].decode(errors="backslashreplace")
-    return records.unseal(key, value, Standing, f"the standing of projection {name[:200]!r}", address)
+    return keys.unseal(key, value, ProjectionState, f"the state of projection {name[:200]!r}", address)
 
 
-def check_unchanged(reading: Reading, track: Track, known: Standing | None, address: str) -> None:
+def check_unchanged(reading: Reading, ref: BuildRef, known: ProjectionState | None, address: str) -> None:
     """`Conflict` if somebody has committed for this projection since it was read."""
-    if read(reading, track.key, address) != known:
+    if read(reading, ref.key, address) != known:
         raise Conflict(
-            f"Projection {track.name[:200]!r} was changed by somebody else meanwhile.",
+            f"Projection {ref.name[:200]!r} was changed by somebody else meanwhile.",
             code="projection.changed",
-            about=f"projection {track.name[:200]!r}",
+            about=f"projection {ref.name[:200]!r}",
             unchanged="its read model and its cursors",
             next_step="read where it stands and go on from there",
         )
-
-
-def check_lease(reading: Reading, track: Track, lease: Lease, address: str) -> None:
-    """`Fenced` if somebody else has taken the lease."""
-    key = keys.LEASES + track.escaped
-    value = reading.read("meta", [key])[0]
-    found = None if value is None else decode_lease(key, value, address)
-    if found is None or found.token != lease.token:
-        raise Fenced(
-            f"Projection {track.name[:200]!r} was taken over by {found.holder if found else 'somebody'}.",
-            code="projection.fenced",
-            about=f"projection {track.name[:200]!r}",
-            unchanged="its read model and its cursors",
-            next_step="stop here, or wait until the lease is free",
-        )
-
-
-def decode_lease(key: bytes, value: bytes, address: str) -> Lease:
-    name = key[2:].decode(errors="backslashreplace")
-    return records.unseal(key, value, Lease, f"the lease of projection {name[:200]!r}", address)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import NotFound
-from holdfast.projections import keys, records, state
-from holdfast.projections.backend import Backend
+from holdfast.projections import keys, state, worker_lease
 from holdfast.projections.event_log import EventLog
-from holdfast.projections.state import DeadLetter, Lease, Standing, Track
+from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
+from holdfast.storage.kv.store import Reader, end_of
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -41,34 +41,34 @@ class ProjectionStatus(msgspec.Struct, frozen=True):
     updated_ms: int | None
 
 
-def lag(backend: Backend, log: EventLog, name: str) -> Lag:
-    found = required(backend, state.live(name))
+def lag(kv: Reader, log: EventLog, name: str) -> Lag:
+    found = required(kv, state.live_build(name))
     return Lag(found.position or 0, log.head())
 
 
-def projections(backend: Backend, log: EventLog) -> list[ProjectionStatus]:
+def projections(kv: Reader, log: EventLog) -> list[ProjectionStatus]:
     head = log.head()
-    return [_status(backend, name, head) for name in sorted({*_with_a_standing(backend), *_with_cursors(backend)})]
+    return [_status(kv, name, head) for name in sorted({*_with_a_state(kv), *_with_cursors(kv)})]
 
 
-def dead_letters(backend: Backend, name: str) -> list[DeadLetter]:
-    track = state.live(name)
-    found = state.read(backend, track.key, backend.address)
-    return [] if found is None else letters_of(backend, track, found.build)
+def dead_letters(kv: Reader, name: str) -> list[DeadLetter]:
+    ref = state.live_build(name)
+    found = state.read(kv, ref.key, kv.address)
+    return [] if found is None else letters_of(kv, ref, found.build)
 
 
-def letters_of(backend: Backend, track: Track, build: int) -> list[DeadLetter]:
-    prefix = keys.of_build(track.escaped, build)
+def letters_of(kv: Reader, ref: BuildRef, build: int) -> list[DeadLetter]:
+    prefix = keys.of_build(ref.escaped, build)
     return [
-        records.unseal(key, value, DeadLetter, f"a dead letter of projection {track.name[:200]!r}", backend.address)
-        for key, value in backend.scan("letters", prefix, keys.end_of(prefix))
+        keys.unseal(key, value, DeadLetter, f"a dead letter of projection {ref.name[:200]!r}", kv.address)
+        for key, value in kv.scan("letters", prefix, end_of(prefix))
     ]
 
 
-def required(backend: Backend, track: Track) -> Standing:
-    found = state.read(backend, track.key, backend.address)
+def required(kv: Reader, ref: BuildRef) -> ProjectionState:
+    found = state.read(kv, ref.key, kv.address)
     if found is None:
-        raise unknown(track.name, backend.address)
+        raise unknown(ref.name, kv.address)
     return found
 
 
@@ -82,41 +82,41 @@ def unknown(name: str, address: str) -> NotFound:
     )
 
 
-def _status(backend: Backend, name: str, head: int) -> ProjectionStatus:
-    track = state.live(name)
-    found = state.read(backend, track.key, backend.address)
-    shadow = state.read(backend, keys.SHADOWS + track.escaped, backend.address)
+def _status(kv: Reader, name: str, head: int) -> ProjectionStatus:
+    ref = state.live_build(name)
+    found = state.read(kv, ref.key, kv.address)
+    rebuild = state.read(kv, keys.NEXT_STATES + ref.escaped, kv.address)
     return ProjectionStatus(
         name,
         found.version if found else None,
         Lag((found.position or 0) if found else 0, head),
-        len(backend.scan("cursors", track.prefix, keys.end_of(track.prefix))),
-        len(letters_of(backend, track, found.build)) if found else 0,
-        (shadow.position or 0) if shadow else None,
-        _holder(backend, track),
+        sum(1 for _ in kv.scan("cursors", ref.prefix, end_of(ref.prefix))),
+        len(letters_of(kv, ref, found.build)) if found else 0,
+        (rebuild.position or 0) if rebuild else None,
+        _holder(kv, ref),
         found.updated_ms if found else None,
     )
 
 
-def _holder(backend: Backend, track: Track) -> str | None:
-    key = keys.LEASES + track.escaped
-    value = backend.read("meta", [key])[0]
+def _holder(kv: Reader, ref: BuildRef) -> str | None:
+    key = keys.LEASES + ref.escaped
+    value = kv.get("meta", key)
     if value is None:
         return None
-    lease: Lease = state.decode_lease(key, value, backend.address)
+    lease = worker_lease.decode(key, value, kv.address)
     return lease.holder if lease.until_ms else None
 
 
-def _with_a_standing(backend: Backend) -> Iterator[str]:
-    for prefix in (keys.STANDINGS, keys.SHADOWS):
-        for key, _ in backend.scan("meta", prefix, keys.end_of(prefix)):
+def _with_a_state(kv: Reader) -> Iterator[str]:
+    for prefix in (keys.STATES, keys.NEXT_STATES):
+        for key, _ in kv.scan("meta", prefix, end_of(prefix)):
             yield keys.unescaped(key.removeprefix(prefix))
 
 
-def _with_cursors(backend: Backend) -> Iterator[str]:
+def _with_cursors(kv: Reader) -> Iterator[str]:
     """From one name to the next, whatever the number of their cursors."""
     start: bytes | None = b""
-    while start is not None and (rows := backend.scan("cursors", start, None, 1)):
+    while start is not None and (rows := list(kv.scan("cursors", start, None, 1))):
         escaped = rows[0][0].partition(b"/")[0]
         yield keys.unescaped(escaped)
-        start = keys.end_of(escaped + b"/")
+        start = end_of(escaped + b"/")

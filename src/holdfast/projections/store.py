@@ -1,4 +1,4 @@
-"""A store: events, the cursors of projections over them, and their read models, on one backend."""
+"""A store: events, the cursors of projections over them, and their read models, on one key-value store."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
 
+from holdfast.base.arguments import check_number
 from holdfast.base.steps import step
-from holdfast.errors import Corrupt
-from holdfast.projections import keys, records, state, status
-from holdfast.projections.arguments import check_number
-from holdfast.projections.backend import Backend
-from holdfast.projections.checkpoint import GlobalProjectionCheckpoint
-from holdfast.projections.cursors import Cursors
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.projections import keys, state, status
+from holdfast.projections.cursors import Cursors, GlobalProjectionCheckpoint
 from holdfast.projections.event import Event, NewEvent
 from holdfast.projections.event_log import PAGE, Append, EventLog, Expected
-from holdfast.projections.readmodel import ReadModel
 from holdfast.projections.state import DeadLetter
 from holdfast.projections.status import Lag, ProjectionStatus
-from holdfast.projections.waiting import wait_until
+from holdfast.projections.view import ReadModel
+from holdfast.storage.kv import errors
+from holdfast.storage.kv.open import open_kv
+from holdfast.storage.kv.store import Reader
 
 FORMAT = 1
+POLL = 0.05
+"""Seconds between two looks when nothing was written through this object: others do not tell us."""
 _S = TypeVar("_S")
 
 
@@ -35,37 +37,37 @@ class ProjectionStore:
             ProjectionRunner(store).catch_up_persistent(Turnover())
             store.view("turnover").get(b"total")
 
-    Guarantees: what returns is durable where the backend is persistent. A read model and the cursors of its projection
+    Guarantees: what returns is durable where the store is persistent. A read model and the cursors of its projection
     are of the same commit, always.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        kv: Reader,
         *,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        self.backend = backend
-        self.log = EventLog(backend, clock, ids)
+        self.kv = kv
+        self.log = EventLog(kv, clock, ids)
         self._clock = clock
-        self._cursors = Cursors(backend, self.now_ms)
+        self._cursors = Cursors(kv, self.now_ms)
         self._changed = threading.Condition()
         try:
             self._check_format()
         except BaseException:
-            backend.close()
+            kv.close()
             raise
 
     @property
     def address(self) -> str:
         """Where it is, without secrets."""
-        return self.backend.address
+        return self.kv.address
 
     @property
     def is_persistent(self) -> bool:
         """Whether it outlives the process."""
-        return self.backend.is_persistent
+        return self.kv.is_persistent
 
     # Events.
 
@@ -138,19 +140,19 @@ class ProjectionStore:
 
     def view(self, name: str) -> ReadModel:
         """The live read model of a projection, to read. It stays right through resets and rebuilds."""
-        return ReadModel(self.backend, name)
+        return ReadModel(self.kv, name)
 
     def lag(self, name: str) -> Lag:
         """How far a projection is behind the last event."""
-        return status.lag(self.backend, self.log, name)
+        return status.lag(self.kv, self.log, name)
 
     def projections(self) -> list[ProjectionStatus]:
         """Every projection that has a read model or cursors here, by name."""
-        return status.projections(self.backend, self.log)
+        return status.projections(self.kv, self.log)
 
     def dead_letters(self, name: str) -> list[DeadLetter]:
         """The events that this projection's live read model is without, oldest first."""
-        return status.dead_letters(self.backend, name)
+        return status.dead_letters(self.kv, name)
 
     def wait_for(self, name: str, position: int, timeout: float = 10.0) -> None:
         """Wait until a projection has handled everything up to a position, as `append` returns it: one's own writes.
@@ -158,10 +160,10 @@ class ProjectionStore:
         `Unavailable` if that takes longer than `timeout` seconds.
         """
         check_number("position", position)
-        track = state.live(name)
+        ref = state.live_build(name)
 
         def is_there() -> bool:
-            found = state.read(self.backend, track.key, self.address)
+            found = state.read(self.kv, ref.key, self.address)
             return position == 0 or (found is not None and (found.position or 0) >= position)
 
         wait_until(is_there, self._changed, timeout, f"Projection {name[:200]!r}", f"position {position}")
@@ -180,8 +182,8 @@ class ProjectionStore:
         return max(0, int(self._clock() * 1000))
 
     def close(self) -> None:
-        """Let go of the backend. Fine to call twice."""
-        self.backend.close()
+        """Close the key-value store. Fine to call twice."""
+        self.kv.close()
 
     def __enter__(self) -> ProjectionStore:
         return self
@@ -190,19 +192,19 @@ class ProjectionStore:
         self.close()
 
     def _check_format(self) -> None:
-        value = self.backend.read("meta", [keys.FORMAT])[0]
+        value = self.kv.get("meta", keys.FORMAT)
         if value is None:
-            self._make()
+            self._make() if hasattr(self.kv, "begin") else self._check_made()
             return
-        found = records.unseal(keys.FORMAT, value, int, "the record of its format", self.address)
+        found = keys.unseal(keys.FORMAT, value, int, "the record of its format", self.address)
         if found > FORMAT:
-            raise records.newer(self.address, f"it has format {found}, this release reads up to {FORMAT}")
+            raise errors.newer("store", self.address, f"it has format {found}, this release reads up to {FORMAT}")
 
     def _make(self) -> None:
-        with step("store.create"), self.backend.begin() as transaction:
-            if transaction.read("meta", [keys.FORMAT])[0] is not None:
+        with step("store.create"), state.begin(self.kv) as transaction:
+            if transaction.get("meta", keys.FORMAT) is not None:
                 return  # made by another process meanwhile
-            if transaction.scan("meta", b"", None, 1) or transaction.scan("events", b"", None, 1):
+            if any(transaction.scan("meta", b"", None, 1)) or any(transaction.scan("events", b"", None, 1)):
                 raise Corrupt(
                     f"{self.address}: the record of its format is missing, and there are others.",
                     code="store.record",
@@ -210,4 +212,47 @@ class ProjectionStore:
                     unchanged="the store",
                     next_step="restore the store from a copy, or begin with a new one at another place",
                 )
-            transaction.write([("meta", keys.FORMAT, records.seal(keys.FORMAT, FORMAT))])
+            transaction.write({"meta": {keys.FORMAT: keys.seal(keys.FORMAT, FORMAT)}})
+
+    def _check_made(self) -> None:
+        """Opening a store to write makes the record of its format; a read-only opening must not."""
+        if any(self.kv.scan("meta", b"", None, 1)) or any(self.kv.scan("events", b"", None, 1)):
+            raise keys.corrupt(self.address, "the record of its format", "it is missing, and there are others")
+        raise errors.not_there("store", self.address)
+
+
+def open_projections(
+    url: str,
+    *,
+    read_only: bool = False,
+    clock: Callable[[], float] = time.time,
+    ids: Callable[[], str] = lambda: uuid.uuid4().hex,
+) -> ProjectionStore:
+    """Open the store at an address; it is made if it is not there.
+
+    `sqlite:///path` is on this machine, and several processes may have it open. `s3://bucket/path`, `gs://` and `az://`
+    are SlateDB on object storage, with settings from the environment: one process at a time, and opening it fences the
+    one before. `file:///path` is SlateDB on local files, for development: it does not sync. `memory://` is new each
+    time, `memory://name` is shared within this process; both are gone when closed. `clock` gives the time of day and
+    `ids` makes the ids of events, for tests.
+
+    With `read_only` nothing is made or changed, nobody is fenced, and a store that is not there is `NotFound`. On
+    SlateDB it shows the moment of the opening, and is good for some minutes.
+    """
+    return ProjectionStore(open_kv(url, keys.SCHEMA, "read" if read_only else "shared"), clock=clock, ids=ids)
+
+
+def wait_until(is_so: Callable[[], bool], changed: threading.Condition, timeout: float, what: str, wanted: str) -> None:
+    deadline = time.monotonic() + timeout
+    while not is_so():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unavailable(
+                f"{what} did not come to {wanted} within {timeout:g} seconds.",
+                code="wait.timeout",
+                about=what,
+                unchanged="everything",
+                next_step="see whether its worker runs and is healthy, then wait again",
+            )
+        with changed:
+            changed.wait(min(POLL, left))

@@ -1,12 +1,11 @@
-"""Read models: what a projection's handler writes, and what others read."""
+"""Read models: `View`, what a projection's handler writes, and `ReadModel`, what others read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
-from holdfast.projections import keys
-from holdfast.projections.arguments import (
+from holdfast.base.arguments import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     check_key,
@@ -14,8 +13,9 @@ from holdfast.projections.arguments import (
     check_text,
     check_value,
 )
-from holdfast.projections.backend import Backend, Change, Row, Transaction
-from holdfast.projections.pending import no_sql
+from holdfast.errors import Invalid
+from holdfast.projections import keys, state
+from holdfast.storage.kv.store import Reader, Row, SqlReader, SqlTransaction, Transaction, end_of
 
 
 class View(Protocol):
@@ -70,23 +70,24 @@ class StoredView:
     write to the store until the batch is committed.
     """
 
-    def __init__(self, backend: Backend, name: bytes, build: int, begin: Callable[[], Transaction]) -> None:
-        self._backend = backend
+    def __init__(self, kv: Reader, name: bytes, build: int, begin: Callable[[], Transaction]) -> None:
+        self._kv = kv
         self._prefix = keys.of_build(name, build)
         self._tables = table_prefix(name, build)
         self._begin = begin
         self._written: dict[bytes, bytes | None] = {}
         self._undo: list[tuple[bytes, Any]] = []
-        self._transaction: Transaction | None = None
+        self._transaction: SqlTransaction | None = None
         self.has_run_sql = False
         """Whether the event at hand has."""
 
     def get(self, key: bytes) -> bytes | None:
-        key = check_key(key)
-        found = self._written.get(key, _UNTOUCHED)
-        if found is not _UNTOUCHED:
-            return found  # type: ignore[return-value]
-        return self._backend.read("views", [self._prefix + key])[0]
+        if type(key) is not bytes or not 0 < len(key) <= MAX_KEY_BYTES:
+            key = check_key(key)
+        try:
+            return self._written[key]
+        except KeyError:
+            return self._kv.get("views", self._prefix + key)
 
     def put(self, key: bytes, value: bytes) -> None:
         # Most calls, at once; what is not plain bytes of a usual size takes the long way.
@@ -105,7 +106,7 @@ class StoredView:
     def scan(self, prefix: bytes = b"") -> Iterator[Row]:
         """Keys that begin with these bytes, in order, as they are when this is called."""
         prefix = check_prefix(prefix)
-        found = dict(scan_views(self._backend, self._prefix, prefix))
+        found = dict(scan_views(self._kv, self._prefix, prefix))
         for key, value in self._written.items():
             if key.startswith(prefix):
                 if value is None:
@@ -117,7 +118,9 @@ class StoredView:
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run one statement of one's own in the batch's transaction, on tables named with `table`; its rows."""
         if self._transaction is None:
-            self._transaction = self._begin()
+            if not has_sql(self._kv):
+                raise no_sql(self._kv.address)
+            self._transaction = sql_of(self._begin())
         self.has_run_sql = True
         return self._transaction.execute(sql, parameters)
 
@@ -125,7 +128,7 @@ class StoredView:
         """The quoted name of a table of this read model, for SQL. Each build has its own, removed with it."""
         return table_name(self._tables, name)
 
-    def keep(self) -> None:
+    def accept(self) -> None:
         """The event is handled."""
         self._undo.clear()
         self.has_run_sql = False
@@ -139,18 +142,38 @@ class StoredView:
                 self._written[key] = value
         self._undo.clear()
 
-    def changes(self) -> Iterable[Change]:
+    def writes(self) -> dict[bytes, bytes | None]:
         prefix = self._prefix
-        return (("views", prefix + key, value) for key, value in self._written.items())
+        return {prefix + key: value for key, value in self._written.items()}
 
 
 _STAYS = b"abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-def scan_views(backend: Backend, of_build: bytes, prefix: bytes) -> Iterator[Row]:
+def scan_views(kv: Reader, of_build: bytes, prefix: bytes) -> Iterator[Row]:
     start = of_build + prefix
-    for key, value in backend.scan("views", start, keys.end_of(start)):
+    for key, value in kv.scan("views", start, end_of(start)):
         yield key[len(of_build) :], value
+
+
+def has_sql(kv: Reader) -> TypeGuard[SqlReader]:
+    """Whether a read model can be tables of its own there."""
+    return hasattr(kv, "query")
+
+
+def sql_of(transaction: Transaction) -> SqlTransaction:
+    """The same transaction of a store that has SQL."""
+    return cast(SqlTransaction, transaction)
+
+
+def no_sql(address: str) -> Invalid:
+    return Invalid(
+        f"{address} has no SQL.",
+        code="view.no-sql",
+        about=address,
+        unchanged="the store",
+        next_step="keep the read model with put, get, delete and scan, or use sqlite:///path",
+    )
 
 
 def table_prefix(name: bytes, build: int) -> str:
@@ -167,3 +190,59 @@ def _plain(name: bytes) -> str:
     SQLite takes two names for one that differ only in capital letters.
     """
     return "".join(chr(byte) if byte in _STAYS else f"_{byte:02x}" for byte in name)
+
+
+_T = TypeVar("_T")
+
+
+class ReadModel:
+    """The live read model of one projection, read only. What is read is committed, and of one build."""
+
+    def __init__(self, kv: Reader, name: str) -> None:
+        self._kv = kv
+        self._ref = state.live_build(name)
+
+    def get(self, key: bytes) -> bytes | None:
+        key = check_key(key)
+        return self._of_one_build(lambda build: self._kv.get("views", keys.of_build(self._ref.escaped, build) + key))
+
+    def scan(self, prefix: bytes = b"") -> Iterator[Row]:
+        """Keys that begin with these bytes, in order, as they are when this is called."""
+        prefix = check_prefix(prefix)
+        return iter(
+            self._of_one_build(
+                lambda build: list(scan_views(self._kv, keys.of_build(self._ref.escaped, build), prefix))
+            )
+        )
+
+    def query(self, sql: Callable[[Callable[[str], str]], str], parameters: Any = ()) -> list[tuple[Any, ...]]:
+        """Rows from the read model's own tables: `view.query(lambda table: f"SELECT * FROM {table('orders')}")`.
+
+        The statement is made again if a rebuild switches over meanwhile.
+        """
+
+        def asked(build: int) -> list[tuple[Any, ...]]:
+            if not has_sql(self._kv):
+                raise no_sql(self._kv.address)
+            prefix = table_prefix(self._ref.escaped, build)
+            return self._kv.query(sql(lambda name: table_name(prefix, name)), parameters)
+
+        return self._of_one_build(asked)
+
+    def _of_one_build(self, ask: Callable[[int], _T]) -> _T:
+        """A build that is switched away from is swept, so an answer counts only if its build was live after it."""
+        build = self._build()
+        while True:
+            try:
+                found = ask(build)
+            except Exception:  # a table may be gone with its build
+                if (now := self._build()) == build:
+                    raise
+            else:
+                if (now := self._build()) == build:
+                    return found
+            build = now
+
+    def _build(self) -> int:
+        found = state.read(self._kv, self._ref.key, self._kv.address)
+        return found.build if found else 1

@@ -13,19 +13,19 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.base.arguments import refused
 from holdfast.base.stopping import StopRequest
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, Unavailable
-from holdfast.projections import leases
-from holdfast.projections.arguments import refused
-from holdfast.projections.leases import Hold
-from holdfast.projections.projection import Handles, check_projection
+from holdfast.projections import worker_lease
+from holdfast.projections.projection import ProjectionLike, check_projection
 from holdfast.projections.runner import ProjectionRunner
+from holdfast.projections.worker_lease import WorkerLease
 
 log = logging.getLogger("holdfast.projections")
 
 State = Literal["starting", "running", "idle", "waiting", "retrying", "failed", "stopped"]
 TURN = 10
-"""Batches of one projection before the next has its turn."""
+"""How many batches of one projection before the next has its turn."""
 LONGEST_PAUSE = 60.0
 
 
@@ -56,10 +56,10 @@ class Health(msgspec.Struct, frozen=True):
 class _Turn:
     """What the worker knows of one projection."""
 
-    def __init__(self, projection: Handles) -> None:
+    def __init__(self, projection: ProjectionLike) -> None:
         self.projection = projection
         self.health = ProjectionHealth("starting")
-        self.lease: Hold | None = None
+        self.lease: WorkerLease | None = None
         self.failures = 0
         self.not_before = 0.0
 
@@ -72,7 +72,7 @@ class ProjectionWorker:
     """
 
     def __init__(
-        self, runner: ProjectionRunner, projections: Sequence[Handles], *, tick: float = 1.0, lease: float = 30.0
+        self, runner: ProjectionRunner, projections: Sequence[ProjectionLike], *, tick: float = 1.0, lease: float = 30.0
     ) -> None:
         """`tick` is how many seconds may pass before events of other processes are seen, `lease` how long a worker that
         died holds up the others."""
@@ -163,7 +163,9 @@ class ProjectionWorker:
 
     def _has_lease(self, turn: _Turn) -> bool:
         if turn.lease is None:
-            turn.lease = leases.take(self._store, turn.projection.name, self._holder, self._lease)
+            turn.lease = worker_lease.acquire(
+                self._store.kv, turn.projection.name, self._holder, self._lease, self._store.now_ms
+            )
         else:
             turn.lease.renew()
         return turn.lease is not None

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.errors import Invalid
-from holdfast.index.rows import key_bytes, problems
+from holdfast.base.arguments import check_key, check_value
+from holdfast.base.steps import step
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.index.rows import encoded, key_bytes, problems
+from holdfast.projections import cursors, keys
+from holdfast.projections.batch import Batch, Failure, ProjectionCommit, moved, next_positions, writes
 from holdfast.projections.event import Event
+from holdfast.projections.spark.events import read_events
+from holdfast.projections.spark.merge import explained
+from holdfast.projections.state import BuildRef, ProjectionState
+from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import View
+from holdfast.projections.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 Combination = Literal["sum", "min", "max", "last"]
@@ -132,3 +141,143 @@ def _refused(name: str, why: str) -> Invalid:
         unchanged="its read model and its cursors",
         next_step="aggregate to one row per key, with a combination for every other column, and run it on Spark",
     )
+
+
+class StreamProgress(msgspec.Struct, frozen=True):
+    """The streams of a batch, and what of them was handled before."""
+
+    reached: dict[str, int]
+    """New cursors, of streams with events that follow theirs."""
+    seen: dict[str, int]
+    """Cursors of streams with events that do not."""
+    events: int
+    """How many follow."""
+
+
+class FrameBatches:
+    """Go through the log with an aggregation. Everything it writes is one commit with the cursors."""
+
+    def __init__(
+        self,
+        store: ProjectionStore,
+        spark: SparkSession,
+        projection: FrameProjection,
+        ref: BuildRef,
+        lease: WorkerLease | None,
+        *,
+        partitions: int,
+    ) -> None:
+        self._store = store
+        self._spark = spark
+        self._projection = projection
+        self._ref = ref
+        self._lease = lease
+        self._partitions = partitions
+
+    def run(
+        self,
+        known: ProjectionState | None,
+        current: ProjectionState,
+        *,
+        limit: int,
+        until: int | None,
+        now_ms: int,
+        given_up: Mapping[int, Failure],
+    ) -> Batch | None:
+        found = next_positions(
+            self._store.kv, self._store.log, self._ref, current, self._projection.streams, limit, until
+        )
+        if found is None:
+            return None
+        start, last = found
+        streams, rows = StreamProgress({}, {}, 0), dict[bytes, bytes | None]()
+        if last > start:
+            with step("projection.handle", events=last - start):
+                streams = self._streams(start, last)
+                rows = self._rows(start, last, streams.seen, current.build)
+        new = moved(current, self._projection.version, last, now_ms)
+        commit = ProjectionCommit(self._store.kv, self._ref, known, self._lease)
+        try:
+            commit.commit(writes(self._ref, new, rows, streams.reached, []))
+        finally:
+            commit.rollback()
+        return Batch(new, True, streams.events, len(streams.reached))
+
+    def _streams(self, start: int, last: int) -> StreamProgress:
+        from pyspark.sql import functions as f
+
+        events = self._events(start, last, "stream string, sequence bigint, position bigint")
+        frame = events.groupBy("stream").agg(f.min("sequence"), f.max("sequence"), f.min("position"))
+        kv, found = self._store.kv, sorted(self._collected(frame), key=lambda row: row[3])
+        before = cursors.read_some(kv, self._ref, [stream for stream, *_ in found], kv.address)
+        for stream, low, _, _ in found:
+            if low > before[stream] + 1:
+                raise cursors.gap(self._ref, stream, before[stream], low)
+            if low <= before[stream]:
+                cursors.check_was_seen(self._store.log, self._ref, stream, before[stream])
+        return StreamProgress(
+            {stream: high for stream, _, high, _ in found if high > before[stream]},
+            {stream: before[stream] for stream, low, _, _ in found if low <= before[stream]},
+            sum(max(0, high - before[stream]) for stream, _, high, _ in found),
+        )
+
+    def _rows(self, start: int, last: int, seen: dict[str, int], build: int) -> dict[bytes, bytes | None]:
+        """The rows of the new events, each combined with the one that the read model has."""
+        frame = self._aggregated(self._unseen(self._events(start, last), seen))
+        rows = self._collected(encoded(frame, self._projection.columns, None))
+        if any(key is None for key, _ in rows):
+            raise self._refused("there are rows in which a column of the key is null")
+        if len({key for key, _ in rows}) < len(rows):
+            raise self._refused(f"there are several rows with the same {', '.join(self._projection.columns)}")
+        prefix = keys.of_build(self._ref.escaped, build)
+        stored = [prefix + check_key(key) for key, _ in rows]
+        kept = self._store.kv.get_many("views", stored)
+        return {
+            key: check_value(new if old is None else self._projection.combined(old, new, frame.schema))
+            for key, old, (_, new) in zip(stored, kept, rows, strict=True)
+        }
+
+    def _aggregated(self, events: DataFrame) -> DataFrame:
+        try:
+            frame = self._projection.aggregate(events)
+            schema: StructType = frame.schema
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._refused(f"its aggregation does not work on events: {error}") from error
+        self._projection.check(schema)
+        return frame
+
+    def _unseen(self, events: DataFrame, seen: dict[str, int]) -> DataFrame:
+        if not seen:
+            return events
+        handled = self._spark.createDataFrame(list(seen.items()), "stream string, handled bigint")
+        joined = events.join(handled, "stream", "left")
+        return joined.where("handled is null or sequence > handled").select(events.columns)
+
+    def _events(self, start: int, last: int, columns: str | None = None) -> DataFrame:
+        return read_events(
+            self._spark,
+            self._store.address,
+            columns=columns,
+            prefix=self._projection.streams,
+            from_position=start + 1,
+            until=last,
+            partitions=self._partitions,
+        )
+
+    def _collected(self, frame: DataFrame) -> list[tuple[Any, ...]]:
+        try:
+            table = frame.toArrow()
+        except Exception as error:
+            raise explained(error, self._projection.name) from error
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+    def _refused(self, why: str) -> Invalid:
+        return Invalid(
+            f"Projection {self._ref.name[:200]!r}: {why}.",
+            code="projection.frame",
+            about=f"projection {self._ref.name[:200]!r}",
+            unchanged="its read model and its cursors",
+            next_step="aggregate to one row per key, without nulls in the key",
+        )

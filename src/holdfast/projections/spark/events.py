@@ -1,11 +1,101 @@
-"""The events of a store as DataFrames."""
+"""The events of a store as DataFrames: their columns, and `read_events`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from holdfast.base.codec import msgpack_decoder
+from holdfast.errors import Invalid
+from holdfast.projections import keys
+from holdfast.projections.event import Event
+from holdfast.storage.kv.store import Row
+
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+COLUMNS = {
+    "position": "bigint",
+    "stream": "string",
+    "sequence": "bigint",
+    "event_id": "string",
+    "type": "string",
+    "schema_version": "bigint",
+    "time_ms": "bigint",
+    "correlation_id": "string",
+    "causation_id": "string",
+    "is_json": "boolean",
+    "payload": "binary",
+}
+"""As an event has them."""
+RECORD = "record"
+"""The whole event in one column of bytes, for whoever makes events of it again."""
+ROWS = 10_000
+"""In one record batch."""
+
+
+class EventHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The beginning of an event, when the rest of it is not asked for."""
+
+    position: int
+    stream: str
+    sequence: int
+
+
+def schema_text() -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+
+
+def check_columns(schema: StructType) -> list[str]:
+    """The names of columns that were asked for, each of the kind it has; or `Invalid`."""
+    known = COLUMNS | {RECORD: "binary"}
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if known.get(field.name) != kind:
+            raise Invalid(
+                f"Events have no column {field.name!r} of type {kind}.",
+                code="events.column",
+                about=field.name,
+                unchanged="everything",
+                next_step=f"ask for some of: {schema_text()}",
+            )
+    return schema.names
+
+
+def batches(
+    rows: Iterable[list[Row]], names: Sequence[str], holds: Callable[[str], bool] | None, address: str
+) -> Iterator[RecordBatch]:
+    """Record batches with these columns of the events in sealed rows; those of streams that are not held are left out.
+
+    Only what is asked for is decoded, and every checksum is looked at.
+    """
+    import pyarrow
+
+    kinds: dict[str, Any] = {"bigint": pyarrow.int64(), "string": pyarrow.string(), "boolean": pyarrow.bool_()}
+    schema = pyarrow.schema([(name, kinds.get(COLUMNS.get(name, ""), pyarrow.binary())) for name in names])
+    kind: type[Any] = EventHeader if set(names) <= {RECORD, *EventHeader.__struct_fields__} else Event
+    for some in rows:
+        found = keys.unseal_many(some, kind, "event", address)
+        if holds is not None:
+            kept = [(event, row) for event, row in zip(found, some, strict=True) if holds(event.stream)]
+            found, some = [event for event, _ in kept], [row for _, row in kept]
+        if found:
+            columns = [
+                [keys.body_of(value) for _, value in some] if name == RECORD else list(map(attrgetter(name), found))
+                for name in names
+            ]
+            arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            yield pyarrow.record_batch(arrays, schema=schema)
+
+
+decode_record = msgpack_decoder(Event).decode
+"""An event from the column `record`."""
+
 
 PUSHES = "spark.sql.python.filterPushdown.enabled"
 

@@ -1,4 +1,4 @@
-"""Which events of a store are wanted, and how a filter of Spark's narrows them."""
+"""Which events of a store a reader asks for, and how a pushed filter of Spark narrows them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EVENTS_PER_PARTITION = 50_000
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class EventFilter(msgspec.Struct, frozen=True):
     """Events by position, first and last included, and by stream."""
 
     url: str
@@ -40,7 +40,7 @@ class Wanted(msgspec.Struct, frozen=True):
         return [(start, min(start + size - 1, last)) for start in range(first, last + 1, size)]
 
 
-def from_options(options: Mapping[str, str]) -> Wanted:
+def from_options(options: Mapping[str, str]) -> EventFilter:
     """What the options of a reader ask for, or `Invalid`."""
     url = options.get("url")
     if url is None:
@@ -55,7 +55,7 @@ def from_options(options: Mapping[str, str]) -> Wanted:
         )
     until = options.get("until")
     partitions = options.get("partitions")
-    return Wanted(
+    return EventFilter(
         url,
         whole_number("from", options.get("from", "1")),
         None if until is None else whole_number("until", until, 0),
@@ -66,7 +66,7 @@ def from_options(options: Mapping[str, str]) -> Wanted:
     )
 
 
-def narrowed(wanted: Wanted, by: Filter) -> Wanted | None:
+def narrowed(filter: EventFilter, by: Filter) -> EventFilter | None:
     """The events that a filter leaves, all of them and no others; None if that is for Spark to find out."""
     from pyspark.sql.datasource import IsNotNull
 
@@ -74,49 +74,49 @@ def narrowed(wanted: Wanted, by: Filter) -> Wanted | None:
     if attribute not in (("position",), ("stream",)):
         return None
     if isinstance(by, IsNotNull):
-        return wanted
-    return _by_position(wanted, by) if attribute == ("position",) else _by_stream(wanted, by)
+        return filter
+    return _by_position(filter, by) if attribute == ("position",) else _by_stream(filter, by)
 
 
-def _by_position(wanted: Wanted, by: Filter) -> Wanted | None:
+def _by_position(filter: EventFilter, by: Filter) -> EventFilter | None:
     from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
     value = getattr(by, "value", None)
     if not isinstance(value, int):
         return None
     if isinstance(by, EqualTo):
-        return _between(wanted, value, value)
+        return _between(filter, value, value)
     if isinstance(by, GreaterThan | GreaterThanOrEqual):
-        return _between(wanted, value + isinstance(by, GreaterThan), None)
+        return _between(filter, value + isinstance(by, GreaterThan), None)
     if isinstance(by, LessThan | LessThanOrEqual):
-        return _between(wanted, 1, value - isinstance(by, LessThan))
+        return _between(filter, 1, value - isinstance(by, LessThan))
     return None
 
 
-def _between(wanted: Wanted, first: int, until: int | None) -> Wanted:
-    bounds = [bound for bound in (wanted.until, until) if bound is not None]
-    return msgspec.structs.replace(wanted, first=max(wanted.first, first), until=min(bounds, default=None))
+def _between(filter: EventFilter, first: int, until: int | None) -> EventFilter:
+    bounds = [bound for bound in (filter.until, until) if bound is not None]
+    return msgspec.structs.replace(filter, first=max(filter.first, first), until=min(bounds, default=None))
 
 
-def _by_stream(wanted: Wanted, by: Filter) -> Wanted | None:
+def _by_stream(filter: EventFilter, by: Filter) -> EventFilter | None:
     from pyspark.sql.datasource import EqualTo, In, StringStartsWith
 
     value = getattr(by, "value", None)
     if isinstance(by, EqualTo) and isinstance(value, str):
-        return _of_streams(wanted, {value})
+        return _of_streams(filter, {value})
     if isinstance(by, In) and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-        return _of_streams(wanted, set(value))
+        return _of_streams(filter, set(value))
     if isinstance(by, StringStartsWith) and isinstance(value, str):
-        if value.startswith(wanted.prefix):
-            return msgspec.structs.replace(wanted, prefix=value)
-        return wanted if wanted.prefix.startswith(value) else _of_streams(wanted, set())
+        if value.startswith(filter.prefix):
+            return msgspec.structs.replace(filter, prefix=value)
+        return filter if filter.prefix.startswith(value) else _of_streams(filter, set())
     return None
 
 
-def _of_streams(wanted: Wanted, streams: set[str]) -> Wanted:
+def _of_streams(filter: EventFilter, streams: set[str]) -> EventFilter:
     streams = streams - {""}  # no stream is called so
-    left = streams if wanted.streams is None else streams & set(wanted.streams)
-    return msgspec.structs.replace(wanted, streams=tuple(sorted(left)))
+    left = streams if filter.streams is None else streams & set(filter.streams)
+    return msgspec.structs.replace(filter, streams=tuple(sorted(left)))
 
 
 def whole_number(option: str, text: str, least: int = 1) -> int:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from holdfast.errors import Invalid
-from holdfast.projections import keys, records
-from holdfast.projections.backend import Row
-from holdfast.projections.opening import open_projections
-from holdfast.projections.spark.events_columns import ROWS, batches, check_columns, schema_text
-from holdfast.projections.spark.events_filter import Wanted, from_options, narrowed
-from holdfast.projections.store import ProjectionStore
+from holdfast.projections import keys
+from holdfast.projections.spark.events import ROWS, batches, check_columns, schema_text
+from holdfast.projections.spark.events_filter import EventFilter, from_options, narrowed
+from holdfast.projections.store import ProjectionStore, open_projections
+from holdfast.storage.kv.store import Row
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -55,7 +54,7 @@ class EventsDataSource(DataSource):
         return EventsStreamReader(self.options, from_options(self.options), check_columns(schema))
 
 
-class Positions(InputPartition):
+class PositionPartition(InputPartition):
     """Events from a first position to a last one."""
 
     def __init__(self, first: int, last: int) -> None:
@@ -63,7 +62,7 @@ class Positions(InputPartition):
         self.last = last
 
 
-class Streams(InputPartition):
+class StreamPartition(InputPartition):
     """Events of some streams, up to a last position."""
 
     def __init__(self, streams: tuple[str, ...], last: int) -> None:
@@ -74,21 +73,23 @@ class Streams(InputPartition):
 class EventsReader(DataSourceReader):
     """The events that there are when the reading is planned, in parts by their position."""
 
-    def __init__(self, wanted: Wanted, columns: list[str]) -> None:
-        self.wanted = wanted
+    def __init__(self, filter: EventFilter, columns: list[str]) -> None:
+        self.filter = filter
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        with open_projections(self.wanted.url, read_only=True) as store:
+        with open_projections(self.filter.url, read_only=True) as store:
             head = store.position
-        last = head if self.wanted.until is None else min(head, self.wanted.until)
-        if self.wanted.streams is None:
+        last = head if self.filter.until is None else min(head, self.filter.until)
+        if self.filter.streams is None:
             # Spark would ask for one partition without a value if there were none.
-            return [Positions(*part) for part in self.wanted.ranges(self.wanted.first, last)] or [Positions(1, 0)]
-        return [Streams(self.wanted.streams, last)]
+            return [PositionPartition(*part) for part in self.filter.ranges(self.filter.first, last)] or [
+                PositionPartition(1, 0)
+            ]
+        return [StreamPartition(self.filter.streams, last)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        return read_partition(self.wanted, self._columns, partition)
+        return read_partition(self.filter, self._columns, partition)
 
 
 class PushingReader(EventsReader):
@@ -96,41 +97,41 @@ class PushingReader(EventsReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         for one in filters:
-            less = narrowed(self.wanted, one)
+            less = narrowed(self.filter, one)
             if less is None:
                 yield one
             else:
-                self.wanted = less
+                self.filter = less
 
 
-def read_partition(wanted: Wanted, columns: list[str], partition: InputPartition) -> Iterator[RecordBatch]:
+def read_partition(filter: EventFilter, columns: list[str], partition: InputPartition) -> Iterator[RecordBatch]:
     """The events of one partition, as record batches. `Corrupt` if one is not there."""
-    with open_projections(wanted.url, read_only=True) as store:
-        if isinstance(partition, Streams):
-            rows = _of_streams(store, wanted, partition)
+    with open_projections(filter.url, read_only=True) as store:
+        if isinstance(partition, StreamPartition):
+            rows = _of_streams(store, filter, partition)
         else:
-            assert isinstance(partition, Positions)
+            assert isinstance(partition, PositionPartition)
             rows = _of_positions(store, partition.first, partition.last)
-        is_everything = not wanted.prefix and wanted.streams is None
-        yield from batches(rows, columns, None if is_everything else wanted.holds, store.address)
+        is_everything = not filter.prefix and filter.streams is None
+        yield from batches(rows, columns, None if is_everything else filter.holds, store.address)
 
 
 def _of_positions(store: ProjectionStore, first: int, last: int) -> Iterator[list[Row]]:
     while first <= last:
         upto = min(first + ROWS - 1, last)
-        rows = store.backend.scan("events", keys.NUMBER.pack(first), keys.NUMBER.pack(upto + 1))
+        rows = list(store.kv.scan("events", keys.NUMBER.pack(first), keys.NUMBER.pack(upto + 1), ROWS))
         if len(rows) != upto - first + 1:
-            raise records.corrupt(store.address, f"the order of events {first} to {upto}", "an event is missing")
+            raise keys.corrupt(store.address, f"the order of events {first} to {upto}", "an event is missing")
         yield rows
         first = upto + 1
 
 
-def _of_streams(store: ProjectionStore, wanted: Wanted, partition: Streams) -> Iterator[list[Row]]:
+def _of_streams(store: ProjectionStore, filter: EventFilter, partition: StreamPartition) -> Iterator[list[Row]]:
     for stream in partition.streams:
         for positions in store.log.positions(stream):
-            kept = [one for one in positions if wanted.first <= keys.NUMBER.unpack(one)[0] <= partition.last]
-            found = store.backend.read("events", kept)
+            kept = [one for one in positions if filter.first <= keys.NUMBER.unpack(one)[0] <= partition.last]
+            found = store.kv.get_many("events", kept)
             rows = [(key, value) for key, value in zip(kept, found, strict=True) if value is not None]
             if len(rows) != len(kept):
-                raise records.corrupt(store.address, f"stream {stream[:200]!r}", "an event is missing")
+                raise keys.corrupt(store.address, f"stream {stream[:200]!r}", "an event is missing")
             yield rows

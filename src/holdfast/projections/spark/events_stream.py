@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from holdfast.projections.opening import open_projections
-from holdfast.projections.spark.events_filter import Wanted, whole_number
-from holdfast.projections.spark.events_source import Positions, read_partition
+from holdfast.projections.spark.events_filter import EventFilter, whole_number
+from holdfast.projections.spark.events_source import PositionPartition, read_partition
+from holdfast.projections.store import open_projections
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -21,15 +21,15 @@ POSITION = "position"
 class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Events in the order of their commits: the same ones for the same offsets, whenever they are read again."""
 
-    def __init__(self, options: Mapping[str, str], wanted: Wanted, columns: list[str]) -> None:
-        self._wanted = wanted
+    def __init__(self, options: Mapping[str, str], filter: EventFilter, columns: list[str]) -> None:
+        self._filter = filter
         self._columns = columns
         most = options.get("max_events_per_trigger")
         self._most = None if most is None else whole_number("max_events_per_trigger", most)
         self._target: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, here and below
-        return {POSITION: self._wanted.first - 1}
+        return {POSITION: self._filter.first - 1}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
@@ -47,12 +47,12 @@ class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {POSITION: self._last()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [Positions(*part) for part in self._wanted.ranges(start[POSITION] + 1, end[POSITION])]
+        return [PositionPartition(*part) for part in self._filter.ranges(start[POSITION] + 1, end[POSITION])]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        return read_partition(self._wanted, self._columns, partition)
+        return read_partition(self._filter, self._columns, partition)
 
     def _last(self) -> int:
-        with open_projections(self._wanted.url, read_only=True) as store:
+        with open_projections(self._filter.url, read_only=True) as store:
             head = store.position
-        return head if self._wanted.until is None else min(head, self._wanted.until)
+        return head if self._filter.until is None else min(head, self._filter.until)

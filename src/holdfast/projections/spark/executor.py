@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.arguments import MAX_KEY_BYTES, check_key, check_prefix
 from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Conflict, HoldfastError, Invalid
-from holdfast.projections import astray, cursors, keys, state
+from holdfast.projections import cursors, state
 from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, told
 from holdfast.projections.event import Event
-from holdfast.projections.opening import open_projections
-from holdfast.projections.projection import Handles, OnError
+from holdfast.projections.projection import OnError, ProjectionLike
 from holdfast.projections.runner import pause
-from holdfast.projections.spark.events_columns import decode_record
-from holdfast.projections.spark.merge import Failed, Fault, Part, Span, encode_part, fault
-from holdfast.projections.spark.projection_view import GroupView
-from holdfast.projections.state import Standing, Track
-from holdfast.projections.store import ProjectionStore
+from holdfast.projections.spark.events import decode_record
+from holdfast.projections.spark.merge import Failed, Fault, GroupResult, StreamRange, encode_part, fault
+from holdfast.projections.state import BuildRef, ProjectionState
+from holdfast.projections.store import ProjectionStore, open_projections
+from holdfast.projections.view import StoredView
+from holdfast.storage.kv.store import Reader, Row, Transaction, end_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -38,9 +39,9 @@ class Task(msgspec.Struct, frozen=True):
     """What every executor has to know."""
 
     url: str
-    projection: Handles
-    track: Track
-    known: Standing | None
+    projection: ProjectionLike
+    ref: BuildRef
+    known: ProjectionState | None
     build: int
     on_error: OnError
 
@@ -55,7 +56,7 @@ def grouping(projection: Any) -> Mapped:
 
 
 def handling(task: Task) -> Mapped:
-    """Handles events that come sorted by group and position; parts, encoded."""
+    """Handle events that come sorted by group and position; parts, encoded."""
     return lambda batches: _encoded(_parts(task, batches))
 
 
@@ -101,47 +102,45 @@ def _group(key_of: Callable[[Event], Any], event: Event, name: str) -> Any:
     )
 
 
-def _encoded(parts: Iterator[Part]) -> Iterator[RecordBatch]:
+def _encoded(parts: Iterator[GroupResult]) -> Iterator[RecordBatch]:
     import pyarrow
 
     for part in parts:
         yield pyarrow.record_batch([pyarrow.array([encode_part(part)], pyarrow.binary())], names=["part"])
 
 
-def _parts(task: Task, batches: Iterator[RecordBatch]) -> Iterator[Part]:
+def _parts(task: Task, batches: Iterator[RecordBatch]) -> Iterator[GroupResult]:
     try:
         with open_projections(task.url, read_only=True) as store:
-            if state.read(store.backend, task.track.key, store.address) != task.known:
-                raise Conflict(
-                    f"Projection {task.track.name[:200]!r} was changed meanwhile.", code="projection.changed"
-                )
-            yield from Groups(task, store).run(batches)
+            if state.read(store.kv, task.ref.key, store.address) != task.known:
+                raise Conflict(f"Projection {task.ref.name[:200]!r} was changed meanwhile.", code="projection.changed")
+            yield from GroupExecutor(task, store).run(batches)
     except HoldfastError as error:
-        yield Part(faults=[fault(error)])
+        yield GroupResult(faults=[fault(error)])
     for _ in batches:  # Spark wants all of them to be taken
         pass
 
 
-class Groups:
+class GroupExecutor:
     """One partition's groups, one after the other."""
 
     def __init__(self, task: Task, store: ProjectionStore) -> None:
         self._task = task
         self._store = store
-        self._view = GroupView(store.backend, task.track.escaped, task.build)
+        self._view = GroupView(store.kv, task.ref.escaped, task.build)
         self._group: bytes | None = None
         self._has_failed = False
-        track = task.track
-        self._has_cursors = bool(store.backend.scan(track.space, track.prefix, keys.end_of(track.prefix), 1))
+        ref = task.ref
+        self._has_cursors = any(store.kv.scan(ref.space, ref.prefix, end_of(ref.prefix), 1))
         self._handle = task.projection.handle
         self._first: dict[str, tuple[int, Event]] = {}
         """Of each stream of the group: its cursor, and the first event that follows it."""
         self._last: dict[str, int] = {}
         self._handled = 0
-        self._part = Part()
+        self._part = GroupResult()
         self._size = 0
 
-    def run(self, batches: Iterator[RecordBatch]) -> Iterator[Part]:
+    def run(self, batches: Iterator[RecordBatch]) -> Iterator[GroupResult]:
         for batch in batches:
             groups: list[Any] = batch.column("grouped_by").to_pylist()
             found: list[Any] = batch.column("record").to_pylist()
@@ -162,12 +161,12 @@ class Groups:
     def _cursors(self, streams: set[str]) -> dict[str, int]:
         if not self._has_cursors:
             return dict.fromkeys(streams, 0)
-        return cursors.read_some(self._store.backend, self._task.track, list(streams), self._store.address)
+        return cursors.read_some(self._store.kv, self._task.ref, list(streams), self._store.address)
 
     def _event(self, event: Event, record: bytes, cursor: int) -> None:
         """Handle one event as the policy says. Of one that fails nothing is left in the view."""
         if event.sequence <= cursor:
-            astray.check_was_seen(self._store.log, self._task.track, event.stream, cursor)
+            cursors.check_was_seen(self._store.log, self._task.ref, event.stream, cursor)
             return
         if self._has_failed:
             return
@@ -186,7 +185,7 @@ class Groups:
         raised: Exception | None = None
         try:
             self._handle(event, view)
-            view.keep()
+            view.accept()
         except NOT_THE_EVENTS_FAULT:
             raise
         except Exception as error:
@@ -218,14 +217,74 @@ class Groups:
             return
         self._size += self._view.report(self._group, self._part)
         self._part.spans.extend(
-            Span(stream, cursor, event.sequence, self._last[stream], event.position)
+            StreamRange(stream, cursor, event.sequence, self._last[stream], event.position)
             for stream, (cursor, event) in self._first.items()
         )
         self._first.clear()
         self._last.clear()
         self._has_failed = False
 
-    def _taken(self) -> Part:
+    def _taken(self) -> GroupResult:
         part = msgspec.structs.replace(self._part, handled=self._handled)
-        self._part, self._handled, self._size = Part(), 0, 0
+        self._part, self._handled, self._size = GroupResult(), 0, 0
         return part
+
+
+class GroupView(StoredView):
+    """What is committed and what this group has written; and a record of which keys it has read and written."""
+
+    def __init__(self, kv: Reader, name: bytes, build: int) -> None:
+        super().__init__(kv, name, build, self._no_transaction)
+        # While a projection is made for the first time, or anew, there is nothing to read. Whoever commits meanwhile
+        # changes the state, and then nothing of this is committed.
+        self._is_empty = not any(kv.scan("views", self._prefix, end_of(self._prefix), 1))
+        self._read: set[bytes] = set()
+        self._scanned: set[bytes] = set()
+        self.refusal: Invalid | None = None
+        """Why the projection cannot run here, whatever its handler makes of it."""
+
+    def get(self, key: bytes) -> bytes | None:
+        if type(key) is not bytes or not 0 < len(key) <= MAX_KEY_BYTES:
+            key = check_key(key)
+        if key in self._written:
+            return self._written[key]
+        self._read.add(key)
+        if self._is_empty:
+            return None
+        return self._kv.get("views", self._prefix + key)
+
+    def scan(self, prefix: bytes = b"") -> Iterator[Row]:
+        self._scanned.add(check_prefix(prefix))
+        return super().scan(prefix)
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        raise self._refused()
+
+    def table(self, name: str) -> str:
+        raise self._refused()
+
+    def report(self, group: bytes, part: GroupResult) -> int:
+        """Add what this group has done to a part; its size. The view is then as if nobody had used it."""
+        written = self._written
+        part.keys.extend(written)
+        part.values.extend(written.values())
+        part.writers.extend([group] * len(written))
+        part.reads.extend((group, key) for key in self._read if key not in written)
+        part.scans.extend((group, prefix) for prefix in self._scanned)
+        size = sum(len(key) + len(value or b"") for key, value in written.items())
+        self._written, self._read, self._scanned = {}, set(), set()
+        return size
+
+    def _refused(self) -> Invalid:
+        self.refusal = Invalid(
+            "The handler uses SQL, which runs in the transaction of its batch, and executors have none.",
+            code="projection.sql-on-spark",
+            about="the projection's handler",
+            unchanged="its read model and its cursors",
+            next_step="keep the read model with get, put, delete and scan, or run it in one process with "
+            "holdfast.projections.ProjectionRunner",
+        )
+        return self.refusal
+
+    def _no_transaction(self) -> Transaction:
+        raise self._refused()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 from bisect import bisect_left
-from collections.abc import Iterator
 
 import msgspec
 
 from holdfast import errors
 from holdfast.base.codec import msgpack_decoder
-from holdfast.errors import HoldfastError, Invalid
-from holdfast.projections import astray, keys
-from holdfast.projections.backend import Change
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.projections import cursors, keys
 from holdfast.projections.batch import Failure
-from holdfast.projections.spark.events_columns import decode_record
-from holdfast.projections.state import Track
+from holdfast.projections.spark.events import decode_record
+from holdfast.projections.state import BuildRef
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StreamRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The events of one stream in one group that follow its cursor."""
 
     stream: str
@@ -63,7 +62,7 @@ def fault(error: HoldfastError) -> Fault:
     return Fault(kind, error.message, error.code, error.about, error.unchanged, error.next_step)
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class GroupResult(msgspec.Struct, frozen=True, array_like=True):
     """Some groups of one partition, each as a whole. Flat lists: there may be millions of keys to decode."""
 
     handled: int = 0
@@ -77,35 +76,35 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     """Groups, and keys that they read as they were committed and did not write."""
     scans: list[tuple[bytes, bytes]] = []
     """Groups, and prefixes."""
-    spans: list[Span] = []
+    spans: list[StreamRange] = []
     letters: list[Failed] = []
     failed: list[Failed] = []
     faults: list[Fault] = []
 
 
 encode_part = msgspec.msgpack.Encoder().encode
-decode_part = msgpack_decoder(Part).decode
+decode_part = msgpack_decoder(GroupResult).decode
 
 
-class Merged:
+class MergedResult:
     """All parts of a batch, put together in whatever order they come.
 
     Groups were handled side by side, each as if it were alone. That is exact if none has written what another has read
     or written, for then any order gives the same as the order of the log; it is what `check` makes sure of.
     """
 
-    def __init__(self, track: Track) -> None:
-        self._track = track
+    def __init__(self, ref: BuildRef) -> None:
+        self._ref = ref
         self._written: dict[bytes, bytes | None] = {}
         self._writer: dict[bytes, bytes] = {}
         self._reads: list[tuple[bytes, bytes]] = []
         self._scans: list[tuple[bytes, bytes]] = []
-        self._spans: dict[str, Span] = {}
+        self._spans: dict[str, StreamRange] = {}
         self._failed: list[Failed] = []
         self.letters: list[Failure] = []
         self.handled = 0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: GroupResult) -> None:
         """Take in a part. Raises what stopped the executors, and `Invalid` if two groups have written one key."""
         for found in part.faults:
             raise found.error()
@@ -142,14 +141,15 @@ class Merged:
         gaps = [span for span in self._spans.values() if span.first != span.cursor + 1]
         if gaps:
             span = min(gaps, key=lambda span: span.position)
-            raise astray.gap(self._track, span.stream, span.cursor, span.first)
+            raise cursors.gap(self._ref, span.stream, span.cursor, span.first)
         return {stream: span.last for stream, span in self._spans.items()}
 
-    def changes(self, build: int) -> Iterator[Change]:
-        prefix = keys.of_build(self._track.escaped, build)
-        return (("views", prefix + key, value) for key, value in self._written.items())
+    def writes(self, build: int) -> dict[bytes, bytes | None]:
+        """Of the read model."""
+        prefix = keys.of_build(self._ref.escaped, build)
+        return {prefix + key: value for key, value in self._written.items()}
 
-    def _add_span(self, span: Span) -> None:
+    def _add_span(self, span: StreamRange) -> None:
         known = self._spans.get(span.stream)
         if known is not None:
             earlier = min(known, span, key=lambda one: one.first)
@@ -164,7 +164,7 @@ class Merged:
             if self._writer[key] != group:
                 raise self._dependent(key, self._writer[key], group, "read by")
 
-    def _written_twice(self, part: Part) -> Invalid:
+    def _written_twice(self, part: GroupResult) -> Invalid:
         writer = dict(self._writer)
         for key, group in zip(part.keys, part.writers, strict=True):
             if key in writer:
@@ -174,11 +174,11 @@ class Merged:
 
     def _dependent(self, key: bytes, one: bytes, other: bytes, how: str) -> Invalid:
         return Invalid(
-            f"Projection {self._track.name[:200]!r} cannot run in parallel: key {key[:200]!r} of its read model was "
+            f"Projection {self._ref.name[:200]!r} cannot run in parallel: key {key[:200]!r} of its read model was "
             f"written by the events of group {_shown(one)} and {how} those of group {_shown(other)}, and what comes of "
             "that depends on their order.",
             code="projection.groups",
-            about=f"projection {self._track.name[:200]!r}",
+            about=f"projection {self._ref.name[:200]!r}",
             unchanged="its read model and its cursors",
             next_step="give the projection a key(event) that puts such events into one group, or run it in one process "
             "with holdfast.projections.ProjectionRunner",
@@ -191,3 +191,31 @@ def _failure(failed: Failed) -> Failure:
 
 def _shown(group: bytes) -> str:
     return repr(group[:200].decode(errors="backslashreplace"))
+
+
+def explained(error: Exception, name: str) -> HoldfastError:
+    """What Spark raised, as an error of our tree."""
+    about, unchanged = f"projection {name[:200]!r}", "its read model and its cursors"
+    if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
+        return Invalid(
+            f"Projection {name[:200]!r} cannot be sent to Spark's executors: {error}",
+            code="projection.pickle",
+            about=about,
+            unchanged=unchanged,
+            next_step="keep open files, connections and locks out of the projection object",
+        )
+    if "No module named 'holdfast'" in str(error):
+        return Invalid(
+            "Spark's executors run a Python that has no holdfast.",
+            code="projection.executors",
+            about=about,
+            unchanged=unchanged,
+            next_step="install holdfast there, or set PYSPARK_PYTHON to a Python that has it before the session starts",
+        )
+    return Unavailable(
+        f"Spark did not come to the end of a batch of projection {name[:200]!r}: {error}",
+        code="spark.failed",
+        about=about,
+        unchanged=unchanged,
+        next_step="see what Spark says, then catch up again",
+    )

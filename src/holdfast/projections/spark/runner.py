@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Invalid
-from holdfast.projections import runner
-from holdfast.projections.arguments import check_number
-from holdfast.projections.batch import Failure, Works
-from holdfast.projections.leases import Hold
-from holdfast.projections.projection import Handles, OnError, OnVersion
-from holdfast.projections.spark.aggregate import FrameProjection
-from holdfast.projections.spark.frame_batches import FrameBatches
-from holdfast.projections.spark.projection_batches import SparkBatches
-from holdfast.projections.state import Track
+from holdfast.base.arguments import check_number
+from holdfast.base.steps import step
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.projections import runner, state
+from holdfast.projections.batch import Batch, BatchProcessor, Failure, ProjectionCommit, moved, next_positions, writes
+from holdfast.projections.projection import OnError, OnVersion, ProjectionLike, streams_of
+from holdfast.projections.spark.aggregate import FrameBatches, FrameProjection
+from holdfast.projections.spark.events import read_events
+from holdfast.projections.spark.merge import GroupResult, MergedResult, decode_part, explained
+from holdfast.projections.state import BuildRef, ProjectionState
 from holdfast.projections.store import ProjectionStore
+from holdfast.projections.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BATCH = 1_000_000
 
@@ -66,19 +68,134 @@ class ProjectionRunner(runner.ProjectionRunner):
         self._spark = spark
         self._partitions = check_number("partitions", partitions or spark.sparkContext.defaultParallelism, 1, 100_000)
 
-    def _works(self, projection: Handles, track: Track, lease: Hold | None) -> Works:
+    def _processor(self, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None) -> BatchProcessor:
         if isinstance(projection, FrameProjection):
-            return FrameBatches(self.store, self._spark, projection, track, lease, partitions=self._partitions)
+            return FrameBatches(self.store, self._spark, projection, ref, lease, partitions=self._partitions)
         return SparkBatches(
             self.store,
             self._spark,
             projection,
-            track,
+            ref,
             lease,
             on_error=self._on_error,
             partitions=self._partitions,
         )
 
-    def _failed(self, projection: Handles, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]) -> None:
+    def _failed(
+        self, projection: ProjectionLike, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]
+    ) -> None:
         """The executors have tried it as often as they may."""
         raise runner.handler_failed(projection, failure, failure.attempts) from failure.error
+
+
+GROUPED = "grouped_by binary, position bigint, record binary"
+
+
+class SparkBatches:
+    """Go through the log with the executors of a session.
+
+    Guarantees: what is committed is what one process would have committed, or nothing is.
+    """
+
+    def __init__(
+        self,
+        store: ProjectionStore,
+        spark: SparkSession,
+        projection: ProjectionLike,
+        ref: BuildRef,
+        lease: WorkerLease | None,
+        *,
+        on_error: OnError,
+        partitions: int,
+    ) -> None:
+        self._store = store
+        self._spark = spark
+        self._projection = projection
+        self._ref = ref
+        self._lease = lease
+        self._on_error = on_error
+        self._partitions = partitions
+
+    def run(
+        self,
+        known: ProjectionState | None,
+        current: ProjectionState,
+        *,
+        limit: int,
+        until: int | None,
+        now_ms: int,
+        given_up: Mapping[int, Failure],
+    ) -> Batch | None:
+        kv = self._store.kv
+        found = next_positions(
+            self._store.kv, self._store.log, self._ref, current, streams_of(self._projection), limit, until
+        )
+        if found is None:
+            return None
+        start, last = found
+        failure: Failure | None = None
+        while True:
+            merged = self._merged(start, last, known, current.build)
+            if merged.failure is None:
+                break
+            # What failed may have seen one half of somebody else's commit.
+            state.check_unchanged(kv, self._ref, known, kv.address)
+            failure = merged.failure
+            last = failure.event.position - 1
+            if last <= start:
+                return Batch(current, False, failure=failure)
+        reached = merged.cursors()
+        new = moved(current, self._projection.version, last, now_ms)
+        commit = ProjectionCommit(kv, self._ref, known, self._lease)
+        try:
+            commit.commit(writes(self._ref, new, merged.writes(new.build), reached, merged.letters))
+        finally:
+            commit.rollback()
+        return Batch(new, True, merged.handled, len(reached), failure, len(merged.letters))
+
+    def _merged(self, start: int, last: int, known: ProjectionState | None, build: int) -> MergedResult:
+        merged = MergedResult(self._ref)
+        if last > start:
+            with step("projection.handle", events=last - start):
+                for part in self._parts(start, last, known, build):
+                    merged.add(part)
+            merged.check()
+        return merged
+
+    def _parts(self, start: int, last: int, known: ProjectionState | None, build: int) -> Iterator[GroupResult]:
+        from holdfast.projections.spark.executor import Task, handling
+
+        task = Task(self._store.address, self._projection, self._ref, known, build, self._on_error)
+        try:
+            grouped = in_groups(self._events(start, last), self._projection, self._partitions)
+            handled = grouped.mapInArrow(handling(task), "part binary")
+            table = handled.toArrow()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise explained(error, self._projection.name) from error
+        for batch in table.to_batches():
+            parts: list[Any] = batch.column(0).to_pylist()
+            yield from map(decode_part, parts)
+
+    def _events(self, start: int, last: int) -> DataFrame:
+        return read_events(
+            self._spark,
+            self._store.address,
+            columns="stream string, position bigint, record binary",
+            prefix=streams_of(self._projection),
+            from_position=start + 1,
+            until=last,
+            partitions=self._partitions,
+        )
+
+
+def in_groups(events: DataFrame, projection: ProjectionLike, partitions: int) -> DataFrame:
+    """Events of one group together, one after the other and in the order of the log."""
+    from holdfast.projections.spark.executor import grouping
+
+    if hasattr(projection, "key"):
+        grouped = events.mapInArrow(grouping(projection), GROUPED)
+    else:
+        grouped = events.selectExpr("cast(stream as binary) grouped_by", "position", "record")
+    return grouped.repartition(partitions, "grouped_by").sortWithinPartitions("grouped_by", "position")

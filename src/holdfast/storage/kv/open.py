@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Literal, NamedTuple, overload
 
-from holdfast.base.addresses import kv_path, without_secrets
+from holdfast.base.addresses import CLOUD_SCHEMES, kv_path, without_secrets
 from holdfast.errors import Invalid
 from holdfast.storage.kv.errors import a
 from holdfast.storage.kv.store import KeyValueStore, Kind, Mode, Reader, Schema
@@ -25,6 +25,7 @@ _SQLITE = _Backend("sqlite", "SqliteStore", "sqlite_reader", "SqliteReader", is_
 _ROCKSDB = _Backend("rocksdb", "RocksdbStore", "rocksdb", "RocksdbReader", is_path=True, extra="rocksdb")
 _REDIS = _Backend("redis", "RedisStore", "redis", "RedisReader", extra="redis")
 _POSTGRES = _Backend("postgres", "PostgresStore", "postgres_reader", "PostgresReader", extra="postgres")
+_SLATEDB = _Backend("slatedb", "SlatedbStore", "slatedb", "SlatedbReader", extra="slatedb")
 _BACKENDS = {
     "sqlite": _SQLITE,
     "rocksdb": _ROCKSDB,
@@ -34,6 +35,8 @@ _BACKENDS = {
     "valkeys": _REDIS,
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,
+    "file": _SLATEDB,
+    **dict.fromkeys(CLOUD_SCHEMES, _SLATEDB),
 }
 
 

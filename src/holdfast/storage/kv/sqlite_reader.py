@@ -20,6 +20,7 @@ PATIENCE = {"exclusive": 5.0, "shared": 30.0, "read": 30.0}
 _IDLE_READERS = 4
 _AT_ONCE = 500
 """Keys in one SELECT."""
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?"
 _OF_READERS = ("query_only = ON", "cache_size = -16384")
 
 
@@ -78,6 +79,10 @@ class SqliteReader:
     def query(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
         with self._own_reader() as reader:
             return reader.execute(sql, parameters).fetchall()
+
+    def tables(self, prefix: str) -> list[str]:
+        with self.errors_explained():
+            return [name for (name,) in self.query(_TABLES, (len(prefix), prefix))]
 
     def close(self) -> None:
         forks.closed(self)

@@ -149,12 +149,19 @@ class SqlTransaction(Transaction, Protocol):
         """
 
 
-@runtime_checkable
-class SqlStore(KeyValueStore, Protocol):
-    """A store beside which a read model can have tables of its own. Its transactions are `SqlTransaction`s."""
+class SqlReader(Reader, Protocol):
+    """A reader beside whose keyspaces a read model can have tables of its own."""
 
     def query(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
         """Read committed data by SQL."""
+
+    def tables(self, prefix: str) -> list[str]:
+        """The names of the tables that begin so."""
+
+
+@runtime_checkable
+class SqlStore(KeyValueStore, SqlReader, Protocol):
+    """A store that has SQL. Its transactions are `SqlTransaction`s."""
 
 
 def end_of(prefix: bytes) -> bytes | None:

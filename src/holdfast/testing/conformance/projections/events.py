@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid
-from holdfast.projections import Append, NewEvent, ProjectionStore, keys, records
+from holdfast.projections import Append, NewEvent, ProjectionStore, keys
 from holdfast.testing.conformance.projections.subject import NOW, ProjectionsUnderTest, paid
 
 NAMES = ["a", "a/b", "a%2Fb", "a/", "/", "%", "\0", "a\0b", "😀", "x" * 10_000, "😀" * 10_000, " ", "..", "\n"]
@@ -221,8 +221,8 @@ class EventConformance(ProjectionsUnderTest):
         """A version that cannot be read is not taken for 0, which would number events twice."""
         store = self.open()
         store.append("a", [paid(1), paid(2)])
-        good = store.backend.read("heads", [b"a"])[0]
-        for damaged in (b"", b"x", (good or b"")[:-1] + b"\x00", store.backend.read("meta", [keys.HEAD])[0]):
+        good = store.kv.get("heads", b"a")
+        for damaged in (b"", b"x", (good or b"")[:-1] + b"\x00", store.kv.get("meta", keys.HEAD)):
             self.plant(store, "heads", b"a", damaged)
             with pytest.raises(Corrupt, match="stream"):
                 store.append("a", [paid(3)])
@@ -231,7 +231,7 @@ class EventConformance(ProjectionsUnderTest):
         self.plant(store, "heads", b"a", good)
         store.append("a", [paid(3)], expected=2)
         one, two = (keys.NUMBER.pack(position) for position in (1, 2))
-        kept = store.backend.read("events", [one, two])
+        kept = store.kv.get_many("events", [one, two])
         for damaged in (kept[1], (kept[0] or b"")[:-6], None):
             self.plant(store, "events", one, damaged)
             with pytest.raises(Corrupt, match="event"):
@@ -243,9 +243,9 @@ class EventConformance(ProjectionsUnderTest):
 
     def test_format(self) -> None:
         store = self.open()
-        self.plant(store, "meta", keys.FORMAT, records.seal(keys.FORMAT, 99))
+        self.plant(store, "meta", keys.FORMAT, keys.seal(keys.FORMAT, 99))
         with pytest.raises(Invalid) as caught:
-            ProjectionStore(self.counts.backend)
+            ProjectionStore(self.counts.kv)
         assert caught.value.code == "store.newer"
 
     def test_closed(self) -> None:

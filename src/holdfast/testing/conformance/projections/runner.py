@@ -119,10 +119,10 @@ class RunningConformance(ProjectionsUnderTest):
         self.counts.forget()
         assert runner.catch_up_persistent(Turnover()).cursors == 3
         assert len(self.counts.commits) == 1
-        cursors = {key: value for space, key, value in self.counts.commits[0] if space == "cursors"}
+        cursors = self.counts.commits[0]["cursors"]
         assert cursors == {b"turnover/order-%d" % n: struct.pack("<Q", 2) for n in (5, 100, 199)}
-        spaces = [space for space, *_ in self.counts.commits[0]]
-        assert (spaces.count("cursors"), spaces.count("views"), spaces.count("meta")) == (3, 4, 1)
+        changed = {space: len(changes) for space, changes in self.counts.commits[0].items()}
+        assert changed == {"cursors": 3, "views": 4, "meta": 1}
         assert self.counts.keys_read < 20  # of the three streams, not of two hundred
 
     @pytest.mark.parametrize("streams", [10, 300])
@@ -225,11 +225,11 @@ class RunningConformance(ProjectionsUnderTest):
         done = runner.catch_up_persistent(Turnover())
         assert (done.handled, done.dead_lettered, done.position, waits) == (2, 2, 4, [0.5, 0.5])
         for commit in self.counts.commits:  # a letter and the cursor that passes it, always together
-            put_aside = [change for change in commit if change[0] == "letters"]
+            put_aside = commit.get("letters", {})
             assert len(put_aside) in (0, 1)
             if put_aside:
-                assert any(space == "cursors" for space, *_ in commit)
-                assert any(space == "meta" for space, *_ in commit)
+                assert commit["cursors"]
+                assert commit["meta"]
         store = self.reopened(store)
         assert contents(store) == fresh_fold(store)
         assert store.load_projection_checkpoint("turnover").cursors == {"a": 1, "b": 2, "c": 1}

@@ -1,22 +1,22 @@
-"""The store under test, and what counts at its backend."""
+"""The store under test, and what counts at its key-value store."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
 
 import msgspec
 import pytest
 
-from holdfast.projections import Event, NewEvent, Projection, ProjectionStore, View
-from holdfast.projections.backend import Backend, Change, Row, Space, Transaction
+from holdfast.projections import Event, NewEvent, Projection, ProjectionStore, View, state
+from holdfast.storage.kv.store import KeyValueStore, Reader, Row, Transaction, WriteBatch
 
 NOW = 1_760_000_000.0
 
 
 class ProjectionAbilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What one backend does and another does not. Declared, so that a suite never finds out by skipping."""
+    """What one key-value store does and another does not. Declared, so that a suite never finds out by skipping."""
 
     persistent: bool
     """What was committed is there when the store is opened again."""
@@ -26,92 +26,102 @@ class ProjectionAbilities(msgspec.Struct, frozen=True, kw_only=True):
     """A read model can be tables of one's own."""
 
 
-class CountedBackend:
-    """A backend as it is, with a record of what it is asked for and of what is committed."""
+class CountedStore:
+    """A key-value store as it is, with a record of what it is asked for and of what is committed."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.reads: list[Space] = []
-        """One entry per request, whatever the number of keys."""
+    def __init__(self, kv: Reader) -> None:
+        self.kv = kv
+        self.reads: list[str] = []
+        """The keyspace of each request, whatever the number of keys."""
         self.keys_read = 0
-        self.commits: list[list[Change]] = []
+        self.commits: list[WriteBatch] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """What only some stores have, such as `query`."""
+        return getattr(self.kv, name)
 
     @property
     def is_persistent(self) -> bool:
-        return self.backend.is_persistent
+        return self.kv.is_persistent
 
     @property
     def address(self) -> str:
-        return self.backend.address
+        return self.kv.address
 
-    @property
-    def has_sql(self) -> bool:
-        return self.backend.has_sql
+    def get(self, space: str, key: bytes) -> bytes | None:
+        self.count(space, 1)
+        return self.kv.get(space, key)
 
-    def read(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
-        self.reads.append(space)
-        self.keys_read += len(keys)
-        return self.backend.read(space, keys)
+    def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.count(space, len(keys))
+        return self.kv.get_many(space, keys)
 
-    def scan(self, space: Space, start: bytes, end: bytes | None, limit: int | None = None) -> list[Row]:
-        self.reads.append(space)
-        rows = self.backend.scan(space, start, end, limit)
-        self.keys_read += len(rows)
-        return rows
+    def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
+        self.count(space, 0)
+        return self.counted(self.kv.scan(space, start, end, limit))
 
     def begin(self) -> Transaction:
-        return _Counted(self, self.backend.begin())
-
-    def query(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
-        return self.backend.query(sql, parameters)
+        return _CountedTransaction(self, state.begin(self.kv))
 
     def close(self) -> None:
-        self.backend.close()
+        self.kv.close()
+
+    def count(self, space: str, keys: int) -> None:
+        self.reads.append(space)
+        self.keys_read += keys
+
+    def counted(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            self.keys_read += 1
+            yield row
 
     def forget(self) -> None:
         """Count from here."""
         self.reads, self.keys_read, self.commits = [], 0, []
 
-    def written(self, space: Space) -> list[Change]:
-        """What was committed to one space, in all commits."""
-        return [change for commit in self.commits for change in commit if change[0] == space]
+    def written(self, space: str) -> list[tuple[bytes, bytes | None]]:
+        """What was committed to one keyspace, in all commits."""
+        return [change for commit in self.commits for change in commit.get(space, {}).items()]
 
 
-class _Counted:
-    def __init__(self, counts: CountedBackend, transaction: Transaction) -> None:
+class _CountedTransaction:
+    def __init__(self, counts: CountedStore, transaction: Transaction) -> None:
         self._counts = counts
         self._transaction = transaction
-        self._changes: list[Change] = []
+        self._batch: WriteBatch = {}
 
-    def read(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._counts.reads.append(space)
-        self._counts.keys_read += len(keys)
-        return self._transaction.read(space, keys)
+    def __getattr__(self, name: str) -> Any:
+        """`execute`, where there is SQL."""
+        return getattr(self._transaction, name)
 
-    def scan(self, space: Space, start: bytes, end: bytes | None, limit: int | None = None) -> list[Row]:
-        self._counts.reads.append(space)
-        rows = self._transaction.scan(space, start, end, limit)
-        self._counts.keys_read += len(rows)
-        return rows
+    def get(self, space: str, key: bytes) -> bytes | None:
+        self._counts.count(space, 1)
+        return self._transaction.get(space, key)
 
-    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        return self._transaction.execute(sql, parameters)
+    def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._counts.count(space, len(keys))
+        return self._transaction.get_many(space, keys)
 
-    def write(self, changes: Iterable[Change]) -> None:
-        changes = list(changes)
-        self._changes += changes
-        self._transaction.write(changes)
+    def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
+        self._counts.count(space, 0)
+        return self._counts.counted(self._transaction.scan(space, start, end, limit))
+
+    def write(self, batch: WriteBatch) -> None:
+        for space, changes in batch.items():
+            if changes:
+                self._batch.setdefault(space, {}).update(changes)
+        self._transaction.write(batch)
 
     def commit(self) -> None:
         self._transaction.commit()
-        if self._changes:
-            self._counts.commits.append(self._changes)
-            self._changes = []
+        if self._batch:
+            self._counts.commits.append(self._batch)
+            self._batch = {}
 
     def rollback(self) -> None:
         self._transaction.rollback()
 
-    def __enter__(self) -> _Counted:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
@@ -123,8 +133,8 @@ class ProjectionsUnderTest:
 
     abilities: ProjectionAbilities
 
-    def open_backend(self) -> Backend:
-        """Open the backend under test, always at the same place."""
+    def open_kv(self) -> KeyValueStore:
+        """Open the key-value store under test with `keys.SCHEMA`, always at the same place."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -136,7 +146,7 @@ class ProjectionsUnderTest:
 
     def open(self, **options: Any) -> ProjectionStore:
         numbers = itertools.count(1)
-        self.counts = CountedBackend(self.open_backend())
+        self.counts = CountedStore(self.open_kv())
         store = ProjectionStore(self.counts, **{"clock": lambda: NOW, "ids": lambda: f"id-{next(numbers)}", **options})
         self._stores.append(store)
         self.counts.forget()
@@ -149,10 +159,10 @@ class ProjectionsUnderTest:
         store.close()
         return self.open()
 
-    def plant(self, store: ProjectionStore, space: Space, key: bytes, value: bytes | None) -> None:
+    def plant(self, store: ProjectionStore, space: str, key: bytes, value: bytes | None) -> None:
         """Put a value there, or take one away, as nobody but a broken disk would."""
-        with store.backend.begin() as transaction:
-            transaction.write([(space, key, value)])
+        with state.begin(store.kv) as transaction:
+            transaction.write({space: {key: value}})
 
 
 class Boom(RuntimeError):

@@ -1,15 +1,15 @@
-"""What every backend of a projection store must do, as pytest classes to inherit.
+"""What every key-value store under a `ProjectionStore` must do, as pytest classes to inherit.
 
-    class TestMyBackend(ProjectionConformance):
+    class TestMyStore(ProjectionConformance):
         abilities = ProjectionAbilities(persistent=True, second_opening="shares", sql=False)
 
         @pytest.fixture(autouse=True)
         def place(self, tmp_path): self.path = tmp_path / "store"
 
-        def open_backend(self): return MyBackend(self.path)
+        def open_kv(self): return MyStore(self.path, keys.SCHEMA)
 
-Everything is asked for through a `ProjectionStore`, and what is written is counted at the backend. No process is killed
-here: for that, run catch-ups under `holdfast.testing.faults.crash`.
+Everything is asked for through a `ProjectionStore`, and what is written is counted at the key-value store. Nothing is
+killed here: for that, run catch-ups under `holdfast.testing.faults.crash`.
 """
 
 from __future__ import annotations

@@ -22,10 +22,9 @@ from pyspark.sql.datasource import (
 
 from holdfast.errors import Invalid
 from holdfast.projections import Append, NewEvent, ProjectionStore, open_projections
-from holdfast.projections.spark.events import PUSHES
-from holdfast.projections.spark.events_columns import COLUMNS
-from holdfast.projections.spark.events_filter import Wanted, from_options, narrowed
-from holdfast.projections.spark.events_source import EventsDataSource, Positions, PushingReader, Streams
+from holdfast.projections.spark.events import COLUMNS, PUSHES
+from holdfast.projections.spark.events_filter import EventFilter, from_options, narrowed
+from holdfast.projections.spark.events_source import EventsDataSource, PositionPartition, PushingReader, StreamPartition
 from holdfast.spark import read_events
 from sparks import configured
 
@@ -106,23 +105,23 @@ def test_a_stream_goes_on_from_its_position(
     assert sorted(row["position"] for row in read.select("position").collect()) == list(range(1, 45))
 
 
-ALL = Wanted("sqlite:///x")
+ALL = EventFilter("sqlite:///x")
 
 
 @pytest.mark.parametrize(
     ("by", "left"),
     [
-        (EqualTo(("position",), 7), Wanted("sqlite:///x", 7, 7)),
-        (GreaterThan(("position",), 7), Wanted("sqlite:///x", 8)),
-        (GreaterThanOrEqual(("position",), 7), Wanted("sqlite:///x", 7)),
-        (LessThan(("position",), 7), Wanted("sqlite:///x", 1, 6)),
-        (LessThanOrEqual(("position",), 7), Wanted("sqlite:///x", 1, 7)),
+        (EqualTo(("position",), 7), EventFilter("sqlite:///x", 7, 7)),
+        (GreaterThan(("position",), 7), EventFilter("sqlite:///x", 8)),
+        (GreaterThanOrEqual(("position",), 7), EventFilter("sqlite:///x", 7)),
+        (LessThan(("position",), 7), EventFilter("sqlite:///x", 1, 6)),
+        (LessThanOrEqual(("position",), 7), EventFilter("sqlite:///x", 1, 7)),
         (IsNotNull(("position",)), ALL),
         (IsNotNull(("stream",)), ALL),
-        (EqualTo(("stream",), "a"), Wanted("sqlite:///x", streams=("a",))),
-        (EqualTo(("stream",), ""), Wanted("sqlite:///x", streams=())),
-        (In(("stream",), ("b", "a")), Wanted("sqlite:///x", streams=("a", "b"))),
-        (StringStartsWith(("stream",), "a"), Wanted("sqlite:///x", prefix="a")),
+        (EqualTo(("stream",), "a"), EventFilter("sqlite:///x", streams=("a",))),
+        (EqualTo(("stream",), ""), EventFilter("sqlite:///x", streams=())),
+        (In(("stream",), ("b", "a")), EventFilter("sqlite:///x", streams=("a", "b"))),
+        (StringStartsWith(("stream",), "a"), EventFilter("sqlite:///x", prefix="a")),
         (StringEndsWith(("stream",), "a"), None),
         (In(("position",), (1, 2)), None),
         (EqualTo(("position",), None), None),
@@ -131,12 +130,12 @@ ALL = Wanted("sqlite:///x")
         (EqualTo(("stream", "x"), "a"), None),
     ],
 )
-def test_what_a_filter_leaves(by: Filter, left: Wanted | None) -> None:
+def test_what_a_filter_leaves(by: Filter, left: EventFilter | None) -> None:
     assert narrowed(ALL, by) == left
 
 
 def test_filters_leave_what_all_of_them_leave() -> None:
-    reader = PushingReader(Wanted("sqlite:///x", 5, 50, "or"), ["position"])
+    reader = PushingReader(EventFilter("sqlite:///x", 5, 50, "or"), ["position"])
     filters = [
         GreaterThan(("position",), 3),
         LessThan(("position",), 40),
@@ -147,19 +146,23 @@ def test_filters_leave_what_all_of_them_leave() -> None:
         StringEndsWith(("stream",), "2"),
     ]
     assert list(reader.pushFilters(filters)) == filters[-1:]
-    assert reader.wanted == Wanted("sqlite:///x", 5, 39, "order-", ("order-2",))
+    assert reader.filter == EventFilter("sqlite:///x", 5, 39, "order-", ("order-2",))
     assert list(reader.pushFilters([StringStartsWith(("stream",), "cart")])) == []
-    assert reader.wanted.streams == ()
+    assert reader.filter.streams == ()
 
 
 def test_partitions_cover_every_position_once(store: ProjectionStore, url: str) -> None:
-    for wanted in (Wanted(url, partitions=7), Wanted(url, events_per_partition=13), Wanted(url, partitions=99)):
-        parts = PushingReader(wanted, ["position"]).partitions()
-        covered = [n for part in parts if isinstance(part, Positions) for n in range(part.first, part.last + 1)]
+    for filter in (
+        EventFilter(url, partitions=7),
+        EventFilter(url, events_per_partition=13),
+        EventFilter(url, partitions=99),
+    ):
+        parts = PushingReader(filter, ["position"]).partitions()
+        covered = [n for part in parts if isinstance(part, PositionPartition) for n in range(part.first, part.last + 1)]
         assert covered == list(range(1, 41))
-    (part,) = PushingReader(Wanted(url, streams=("order-1", "none")), ["position"]).partitions()
-    assert isinstance(part, Streams)
-    reader = PushingReader(Wanted(url, 10, 30, streams=("order-1", "none")), ["position"])
+    (part,) = PushingReader(EventFilter(url, streams=("order-1", "none")), ["position"]).partitions()
+    assert isinstance(part, StreamPartition)
+    reader = PushingReader(EventFilter(url, 10, 30, streams=("order-1", "none")), ["position"])
     (part,) = reader.partitions()
     found: list[Any] = [n for batch in reader.read(part) for n in batch.column(0).to_pylist()]
     assert found == [e.position for e in store.read_stream("order-1") if 10 <= e.position <= 30] != []
@@ -182,6 +185,7 @@ def test_options_that_are_refused(options: dict[str, str], about: str) -> None:
     assert refused.value.about == about
 
 
+@pytest.mark.usefixtures("spark")
 def test_columns_that_are_refused() -> None:
     from pyspark.sql.types import StructType
 

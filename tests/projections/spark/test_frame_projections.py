@@ -14,7 +14,7 @@ from holdfast.errors import Invalid
 from holdfast.projections import ProjectionRunner as InProcess
 from holdfast.projections import ProjectionStore
 from holdfast.spark import FrameProjection, ProjectionRunner, read_events
-from holdfast.testing.conformance.projections.subject import CountedBackend, paid
+from holdfast.testing.conformance.projections.subject import CountedStore, paid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,8 +53,8 @@ def at_once(spark: SparkSession, store: ProjectionStore) -> dict[str, Any]:
 
 def test_batches_make_what_all_events_make_at_once(spark: SparkSession, tmp_path: Path) -> None:
     with opened(tmp_path / "p.db") as store:
-        counts = store.backend
-        assert isinstance(counts, CountedBackend)
+        counts = store.kv
+        assert isinstance(counts, CountedStore)
         fill(store, 50)
         runner = ProjectionRunner(store, spark, batch=20)
         counts.forget()

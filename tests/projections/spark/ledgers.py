@@ -10,16 +10,16 @@ from typing import Any
 from pyspark import cloudpickle
 
 from holdfast.projections import Append, Event, OnError, Projection, ProjectionRunner, ProjectionStore, View
-from holdfast.projections.backend import Space
-from holdfast.projections.opening import open_backend
-from holdfast.testing.conformance.projections.subject import Boom, CountedBackend, paid
+from holdfast.projections.keys import SCHEMA
+from holdfast.storage.kv.open import open_kv
+from holdfast.testing.conformance.projections.subject import Boom, CountedStore, paid
 
 # The executors do not have the folder of the tests among their paths.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NOW = 1_760_000_000.0
 LETTERS = OnError(retries=1, wait=0.0, then="dead-letter")
-SPACES: tuple[Space, ...] = ("views", "cursors", "letters")
+SPACES = ("views", "cursors", "letters")
 
 
 class Ledger(Projection):
@@ -75,7 +75,9 @@ class InTables(Projection):
 
 
 def opened(place: Path) -> ProjectionStore:
-    return ProjectionStore(CountedBackend(open_backend(f"sqlite://{place}")), clock=lambda: NOW, ids=lambda: "id")
+    return ProjectionStore(
+        CountedStore(open_kv(f"sqlite://{place}", SCHEMA, "shared")), clock=lambda: NOW, ids=lambda: "id"
+    )
 
 
 def fill(store: ProjectionStore, events: int, *, first: int = 0, streams: int = 9, bad: int = 0) -> None:
@@ -99,6 +101,6 @@ def in_process(store: ProjectionStore, projection: Projection, **options: Any) -
 
 def kept(store: ProjectionStore) -> dict[str, Any]:
     """Everything that projections have made, byte for byte, and where they stand."""
-    found: dict[str, Any] = {space: store.backend.scan(space, b"", None) for space in SPACES}
+    found: dict[str, Any] = {space: list(store.kv.scan(space, b"", None)) for space in SPACES}
     found["standing"] = [(status.name, status.version, status.lag) for status in store.projections()]
     return found

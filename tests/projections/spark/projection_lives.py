@@ -6,17 +6,18 @@ over a store of its own.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from pathlib import Path
 from typing import Any
 
 from ledgers import LETTERS, Ledger, opened
-from works import Session
 
 from holdfast.base.steps import observe, step
 from holdfast.spark import ProjectionRunner
 from holdfast.testing.faults.crash import Acknowledge, Event, Moment
+from sparks import QUICK_START, make_session
 
 ALL_HELD = Moment(Event("everybody.held", "begin"))
 """Where to kill the process."""
@@ -46,12 +47,13 @@ class Holding:
 
 def held_together(acknowledge: Acknowledge, root: str, held_at: dict[str, int]) -> None:
     """A catch-up per store, until each has come to its step."""
-    session = Session(Path(root), "hdfs")
+    os.environ["JDK_JAVA_OPTIONS"] = QUICK_START  # for the JVM that finds out the command line, too
+    spark = make_session(Path(root, "spark"))
     holding = Holding(held_at)
     stores = {name: opened(Path(root, name)) for name in held_at}
     observe(holding.look)
     for name, store in stores.items():
-        threading.Thread(target=catch_up, args=(store, session.spark), name=name, daemon=True).start()
+        threading.Thread(target=catch_up, args=(store, spark), name=name, daemon=True).start()
     for _ in stores:
         name, event = holding.arrived.get()
         acknowledge(f"{name} {' '.join(event)}")

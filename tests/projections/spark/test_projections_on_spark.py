@@ -19,12 +19,12 @@ from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.projections import Event, OnError, Projection, ProjectionStore, View, keys, open_projections, state
 from holdfast.projections import ProjectionRunner as InProcess
-from holdfast.projections.memory import MemoryBackend
-from holdfast.projections.spark.merge import Merged, Part, Span
-from holdfast.projections.spark.projection_batches import in_groups
-from holdfast.projections.spark.projection_view import GroupView
+from holdfast.projections.spark.executor import GroupView
+from holdfast.projections.spark.merge import GroupResult, MergedResult, StreamRange
+from holdfast.projections.spark.runner import in_groups
 from holdfast.spark import ProjectionRunner
-from holdfast.testing.conformance.projections.subject import CountedBackend, paid
+from holdfast.storage.kv.memory import MemoryStore
+from holdfast.testing.conformance.projections.subject import CountedStore, paid
 from holdfast.testing.faults.crash import kill_at
 from sparks import ATTEMPTS
 
@@ -140,8 +140,8 @@ def test_a_projection_that_reads_more_streams_than_before(pair: Callable[..., Pa
 
 def test_a_batch_is_one_commit_of_what_changed(spark: SparkSession, tmp_path: Path) -> None:
     with opened(tmp_path / "p.db") as store:
-        counts = store.backend
-        assert isinstance(counts, CountedBackend)
+        counts = store.kv
+        assert isinstance(counts, CountedStore)
         fill(store, 50)
         runner = ProjectionRunner(store, spark)
         runner.catch_up_persistent(Ledger())
@@ -151,7 +151,7 @@ def test_a_batch_is_one_commit_of_what_changed(spark: SparkSession, tmp_path: Pa
         done = runner.catch_up_persistent(Ledger())
         assert (done.handled, done.cursors, done.position) == (4, 2, 54)
         assert len(counts.commits) == 1
-        assert sorted(key for _, key, _ in counts.written("cursors")) == [b"ledger/account-1", b"ledger/account-5"]
+        assert sorted(key for key, _ in counts.written("cursors")) == [b"ledger/account-1", b"ledger/account-5"]
         assert len(counts.written("views")) == 6
         assert len(counts.written("meta")) == 1
         counts.forget()
@@ -291,37 +291,39 @@ def test_events_of_a_group_come_in_the_order_of_the_log(spark: SparkSession) -> 
 
 
 def test_a_group_tells_what_it_has_read_and_written() -> None:
-    backend = MemoryBackend()
+    kv = MemoryStore("", keys.SCHEMA)
     prefix = keys.of_build(b"p", 1)
-    with backend.begin() as transaction:
-        transaction.write([("views", prefix + key, b"old") for key in (b"a", b"b/1", b"b/2", b"c")])
-    view = GroupView(backend, b"p", 1)
+    with kv.begin() as transaction:
+        transaction.write({"views": dict.fromkeys([prefix + key for key in (b"a", b"b/1", b"b/2", b"c")], b"old")})
+    view = GroupView(kv, b"p", 1)
     assert (view.get(b"a"), view.get(b"c"), view.get(b"none")) == (b"old", b"old", None)
     view.put(b"c", b"new")
     view.delete(b"b/1")
     assert list(view.scan(b"b/")) == [(b"b/2", b"old")]
     assert view.get(b"b/1") is None
-    view.keep()
+    view.accept()
     view.get(b"seen by an event that fails")
     view.put(b"d", b"of an event that fails")
     view.undo()
-    part = Part()
+    part = GroupResult()
     assert view.report(b"group", part) == 7
     assert (part.keys, part.values, part.writers) == ([b"c", b"b/1"], [b"new", None], [b"group"] * 2)
     assert sorted(key for _, key in part.reads) == [b"a", b"none", b"seen by an event that fails"]
     assert part.scans == [(b"group", b"b/")]
-    again = Part()
+    again = GroupResult()
     assert view.report(b"next", again) == 0
-    assert again == Part()
+    assert again == GroupResult()
     assert view.get(b"c") == b"old"
-    assert GroupView(backend, b"empty", 1).get(b"c") is None
+    assert GroupView(kv, b"empty", 1).get(b"c") is None
 
 
-TRACK = state.live("p")
+TRACK = state.live_build("p")
 
 
-def touched(group: bytes, written: list[bytes], reads: Sequence[bytes] = (), scans: Sequence[bytes] = ()) -> Part:
-    return Part(
+def touched(
+    group: bytes, written: list[bytes], reads: Sequence[bytes] = (), scans: Sequence[bytes] = ()
+) -> GroupResult:
+    return GroupResult(
         keys=written,
         values=[None] * len(written),
         writers=[group] * len(written),
@@ -344,13 +346,15 @@ def touched(group: bytes, written: list[bytes], reads: Sequence[bytes] = (), sca
     ],
 )
 @pytest.mark.parametrize("in_one_part", [False, True])
-def test_which_groups_depend_on_each_other(one: Part, other: Part, are_refused: bool, in_one_part: bool) -> None:
+def test_which_groups_depend_on_each_other(
+    one: GroupResult, other: GroupResult, are_refused: bool, in_one_part: bool
+) -> None:
     for first, second in ((one, other), (other, one)):
         parts = [first, second]
         if in_one_part:
             pairs = zip(*(msgspec.structs.astuple(part)[1:6] for part in parts), strict=True)
-            parts = [Part(0, *(left + right for left, right in pairs))]
-        merged = Merged(TRACK)
+            parts = [GroupResult(0, *(left + right for left, right in pairs))]
+        merged = MergedResult(TRACK)
         expected = pytest.raises(Invalid, match="depends on their order") if are_refused else contextlib.nullcontext()
         with expected:
             for part in parts:
@@ -359,12 +363,12 @@ def test_which_groups_depend_on_each_other(one: Part, other: Part, are_refused: 
 
 
 def test_spans_of_a_stream_in_several_groups() -> None:
-    merged = Merged(TRACK)
-    merged.add(Part(spans=[Span("a", 3, 5, 9, 20), Span("b", 0, 1, 1, 10)]))
+    merged = MergedResult(TRACK)
+    merged.add(GroupResult(spans=[StreamRange("a", 3, 5, 9, 20), StreamRange("b", 0, 1, 1, 10)]))
     with pytest.raises(Invalid) as refused:
         merged.cursors()
     assert refused.value.code == "cursor.gap"
-    merged.add(Part(spans=[Span("a", 3, 4, 6, 15)]))
+    merged.add(GroupResult(spans=[StreamRange("a", 3, 4, 6, 15)]))
     assert merged.cursors() == {"a": 9, "b": 1}
 
 

@@ -1,0 +1,342 @@
+"""A store in SlateDB on object storage: one process writes, and opening the store fences the one before.
+
+A write that SlateDB has accepted is not durable, and a writer that was fenced learns of it only when it asks. So a
+commit ends with a flush and with SlateDB's word that it is durable, and reads see nothing that is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+import slatedb.uniffi as slatedb
+
+from holdfast.base import forks
+from holdfast.base.addresses import kv_path, without_secrets
+from holdfast.base.steps import step
+from holdfast.errors import Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.storage.kv import errors
+from holdfast.storage.kv.store import Kind, Mode, Row, Schema, WriteBatch, end_of
+from holdfast.storage.kv.transaction import MAX_TRANSACTION, BufferedTransaction, Turn
+
+PATIENCE = 60.0
+"""Seconds for one answer of the object storage, SlateDB's own retries included."""
+_FAILURES = (slatedb.Error, TimeoutError)
+"""What a call may raise."""
+_AT_ONCE = 1000
+"""Keys that are read side by side."""
+_PAGE = 5000
+"""Rows of a scan that cross the bridge together."""
+_T = TypeVar("_T")
+
+log = logging.getLogger("holdfast.projections")
+_durable = slatedb.ReadOptions(durability_filter=slatedb.DurabilityLevel.REMOTE, dirty=False, cache_blocks=True)
+_durable_scan = slatedb.ScanOptions(
+    durability_filter=slatedb.DurabilityLevel.REMOTE,
+    dirty=False,
+    read_ahead_bytes=1 << 20,
+    cache_blocks=True,
+    max_fetch_tasks=4,
+)
+_DAY_MS = 86_400_000
+# A reader that polled would see another moment with each read.
+_OF_ONE_MOMENT = slatedb.ReaderOptions(
+    manifest_poll_interval_ms=_DAY_MS,
+    checkpoint_lifetime_ms=2 * _DAY_MS,
+    max_memtable_bytes=64 << 20,
+    skip_wal_replay=False,
+)
+
+
+class SlatedbReader:
+    """A database as it was when this was opened. It fences nobody and writes nothing, not even a checkpoint.
+
+    SlateDB's readers usually pin what they read by a checkpoint in the database's manifest. This one does not: it is
+    meant for reading that takes less than the minutes after which SlateDB removes files that nobody needs any more.
+    """
+
+    is_persistent = True
+
+    def __init__(self, url: str, schema: Schema) -> None:
+        self._root, self._path, self.address = _location(url)
+        self.kind = schema.kind
+        self._prefixes = schema.prefixes
+        self._db: Any = None
+        try:
+            self._db = self._opened()
+        except _FAILURES as error:
+            raise _explained(error, self.kind, self.address) from error
+        forks.opened(self)
+
+    def get(self, space: str, key: bytes) -> bytes | None:
+        return self._ask(self._get(self._usable(), self._prefixes[space] + key))
+
+    def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        prefix = self._prefixes[space]
+        return self._ask(self._get_many(self._usable(), [prefix + key for key in keys]))
+
+    def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
+        prefix = self._prefixes[space]
+        first, last = prefix + start, end_of(prefix) if end is None else prefix + end
+        if (last is not None and first >= last) or limit == 0:
+            self._usable()
+            return iter(())
+        wanted = slatedb.KeyRange(start=first, start_inclusive=True, end=last, end_inclusive=False)
+        rows = self._ask(self._scan(self._usable(), wanted))  # at once: the scan is of the moment of this call
+        return self._rows(rows, len(prefix), limit)
+
+    def close(self) -> None:
+        forks.closed(self)
+        database, self._db = self._db, None
+        if database is not None:
+            try:
+                wait_for(database.shutdown(), PATIENCE)
+            except _FAILURES as error:  # everything that was reported is durable already
+                log.warning("%s was not closed well: %s", self.address, error)
+
+    def forget_in_child(self) -> None:
+        """In a forked child: SlateDB's threads are the parent's."""
+        forks.leak(self._db)
+        self._db = None
+
+    def check_open(self) -> None:
+        self._usable()
+
+    def _opened(self) -> Any:
+        objects = slatedb.ObjectStore.resolve(self._root)
+        # Asked first: a reader says the same of a database that is not there and of one that is damaged.
+        if wait_for(slatedb.AdminBuilder(self._path, objects).build().read_manifest(None), PATIENCE) is None:
+            raise errors.not_there(self.kind, self.address)
+        builder = slatedb.DbReaderBuilder(self._path, objects)
+        builder.with_reader_mode(slatedb.ReaderMode.FOLLOW_LATEST())
+        builder.with_options(_OF_ONE_MOMENT)
+        return wait_for(builder.build(), PATIENCE)
+
+    def _usable(self) -> Any:
+        if self._db is None:
+            raise errors.closed(self.kind, self.address)
+        return self._db
+
+    def _rows(self, rows: Any, prefix: int, limit: int | None) -> Iterator[Row]:
+        left = limit
+        while left is None or left > 0:
+            some = self._ask(rows.next_batch(_PAGE if left is None else min(_PAGE, left)))
+            if not some:
+                return
+            for row in some:
+                yield bytes(row.key)[prefix:], bytes(row.value)
+                self.check_open()  # closed meanwhile, or this is a forked child
+            left = None if left is None else left - len(some)
+
+    def _ask(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            return wait_for(work, PATIENCE)
+        except _FAILURES as error:
+            raise _explained(error, self.kind, self.address) from error
+
+    async def _get(self, database: Any, key: bytes) -> bytes | None:
+        found: bytes | None = await database.get(key)
+        return found
+
+    async def _get_many(self, database: Any, keys: list[bytes]) -> list[bytes | None]:
+        return [await database.get(key) for key in keys]
+
+    async def _scan(self, database: Any, wanted: Any) -> Any:
+        return await database.scan(wanted)
+
+
+class SlatedbStore(SlatedbReader):
+    """A database under a path of a bucket.
+
+    Guarantees: a commit that returns is in the object storage; of several processes the one that opened it last writes.
+    Does not guarantee: that a process which was fenced and only reads notices at once, nor anything about `file://`,
+    where nothing is synced.
+    """
+
+    writers = "fencing"
+    max_transaction = MAX_TRANSACTION
+    durability = "each commit is in the object storage before it returns"
+
+    def __init__(self, url: str, schema: Schema, mode: Mode = "exclusive") -> None:
+        self.turn = Turn()
+        self._is_lost: str | None = None
+        super().__init__(url, schema)
+
+    def begin(self) -> BufferedTransaction:
+        self.check_open()
+        return BufferedTransaction(self)
+
+    def apply(self, batch: WriteBatch) -> None:
+        """Write one batch and wait until it is durable."""
+        database, writes = self._usable(), slatedb.WriteBatch()
+        for space, changes in batch.items():
+            prefix = self._prefixes[space]
+            for key, value in changes.items():
+                if value is None:
+                    writes.delete(prefix + key)
+                else:
+                    writes.put(prefix + key, value)
+        try:
+            with step("slatedb.write"):
+                handle = wait_for(database.write(writes), PATIENCE)
+            with step("slatedb.durable"):
+                wait_for(_made_durable(database, handle), PATIENCE)
+        except BaseException as error:
+            self._is_lost = str(error) or type(error).__name__
+            if isinstance(error, _FAILURES):
+                raise _of_commit(error, self.kind, self.address) from error
+            raise
+
+    def forget_in_child(self) -> None:
+        super().forget_in_child()
+        self.turn = Turn()
+
+    def _opened(self) -> Any:
+        if self._root.startswith("file:"):
+            log.warning("%s: SlateDB does not sync local files; a power cut may lose what was committed", self.address)
+        builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._root))
+        with step("slatedb.open"):
+            return wait_for(builder.build(), PATIENCE)
+
+    def _usable(self) -> Any:
+        database = super()._usable()
+        if self._is_lost is not None and database.status().close_reason is None:
+            raise _lost(self.kind, self.address, self._is_lost)
+        return database
+
+    async def _get(self, database: Any, key: bytes) -> bytes | None:
+        found: bytes | None = await database.get_with_options(key, _durable)
+        return found
+
+    async def _get_many(self, database: Any, keys: list[bytes]) -> list[bytes | None]:
+        moment = await database.snapshot()
+        found: list[bytes | None] = []
+        for start in range(0, len(keys), _AT_ONCE):
+            some = keys[start : start + _AT_ONCE]
+            found += await asyncio.gather(*[moment.get_with_options(key, _durable) for key in some])
+        return found
+
+    async def _scan(self, database: Any, wanted: Any) -> Any:
+        return await database.scan_with_options(wanted, _durable_scan)
+
+
+async def _made_durable(database: Any, handle: Any) -> None:
+    await database.flush()
+    await handle.await_durable()
+
+
+def _location(url: str) -> tuple[str, str, str]:
+    """The root that SlateDB resolves, the path below it, and the address for messages."""
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() == "file":
+        path = kv_path(url).strip("/")
+        return "file:///", path, f"file:///{path}"
+    bucket, _, path = rest.partition("/")
+    path = path.strip("/")
+    if not bucket or not path or "?" in rest or "#" in rest:
+        raise Invalid(
+            f"{without_secrets(url)} names no path in a bucket.",
+            code="address.refused",
+            about=without_secrets(url),
+            unchanged="everything",
+            next_step="write s3://bucket/path",
+        )
+    root = f"{scheme.lower()}://{bucket}"
+    return root, path, f"{root}/{path}"
+
+
+# SlateDB's errors as errors of our tree.
+
+
+def _explained(error: BaseException, kind: Kind, address: str) -> HoldfastError:
+    if isinstance(error, slatedb.Error.Closed) and error.reason == slatedb.CloseReason.FENCED:
+        return Fenced(
+            f"{address} was opened by another process since.",
+            code=f"{kind}.fenced",
+            about=address,
+            unchanged=f"the {kind}",
+            next_step="stop here: the other one has it now",
+        )
+    if isinstance(error, slatedb.Error.Closed) and error.reason == slatedb.CloseReason.CLEAN:
+        return errors.closed(kind, address)
+    if isinstance(error, slatedb.Error.Data):
+        return Corrupt(
+            f"{address} is damaged: {error.message}.",
+            code=f"{kind}.database",
+            about=address,
+            unchanged=f"the {kind}",
+            next_step="restore it from a copy",
+        )
+    if isinstance(error, slatedb.Error.Invalid):
+        return Invalid(f"{address}: SlateDB refuses: {error.message}.", code=f"{kind}.refused", about=address)
+    return Unavailable(
+        f"{address}: SlateDB says: {_words(error)}.",
+        code=f"{kind}.unavailable",
+        about=address,
+        unchanged="what was committed before",
+        next_step="see whether the object storage answers and what it allows, then try again",
+    )
+
+
+def _of_commit(error: BaseException, kind: Kind, address: str) -> HoldfastError:
+    """Of a commit that SlateDB may have accepted, and did not report durable."""
+    found = _explained(error, kind, address)
+    if isinstance(found, Fenced) or isinstance(error, slatedb.Error.Invalid):
+        return found
+    what = "its checkpoints" if kind == "index" else "the stream's version or the projection's position"
+    return OutcomeUnknown(
+        f"{address}: SlateDB did not say that a commit is durable: {_words(error)}.",
+        code=f"{kind}.commit-unknown",
+        about=address,
+        unchanged="what was committed before",
+        next_step=f"open the {kind} again and read {what}",
+    )
+
+
+def _lost(kind: Kind, address: str, why: str) -> Unavailable:
+    return Unavailable(
+        f"{address}: whether an earlier commit is durable is not known ({why}).",
+        code=f"{kind}.lost",
+        about=address,
+        unchanged=f"the {kind}",
+        next_step=f"open the {kind} again",
+    )
+
+
+def _words(error: BaseException) -> str:
+    return str(getattr(error, "message", "") or ("no answer in time" if isinstance(error, TimeoutError) else error))
+
+
+# SlateDB's library is async only: one event loop in one thread of this process runs its calls.
+
+_loop_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def wait_for(work: Coroutine[Any, Any, _T], timeout: float) -> _T:
+    """Run a coroutine on the loop of this process and wait. `TimeoutError` if it takes longer; it is then cancelled."""
+    future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout), _running())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _running() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _loop_lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="holdfast-slatedb", daemon=True).start()
+        return _loop
+
+
+@forks.in_child
+def _forget_loop() -> None:
+    """A forked child has no thread that runs the loop."""
+    global _loop, _loop_lock
+    _loop, _loop_lock = None, threading.Lock()
