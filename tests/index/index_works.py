@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.index import Index, SourceCheckpoint, open_index, resetting
+from holdfast.index import Index, SourceCheckpoint, configuration, open_index
 from holdfast.index import session as sessions
 
 # Also those that are not used: imported before the fork, not in each of a hundred processes.
@@ -19,7 +19,7 @@ Snapshot = tuple[dict[bytes, bytes], dict[str, SourceCheckpoint], int | None, li
 def small_chunks() -> None:
     """Sessions outgrow memory and resets take several commits, with a handful of keys."""
     sessions.HELD_CHANGES = 8
-    resetting.CHUNK = 8
+    configuration.RESET_CHUNK = 8
     sqlite.SPILL_BYTES = postgres.SPILL_BYTES = 0
 
 

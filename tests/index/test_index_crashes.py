@@ -12,7 +12,7 @@ import pytest
 from index_places import PLACES
 from index_works import MILESTONES, open_at, session, small_chunks, snapshot
 
-from holdfast.index import open_index, resetting
+from holdfast.index import configuration, open_index
 from holdfast.index import session as sessions
 from holdfast.testing.faults.crash import CrashRing, Event
 
@@ -31,7 +31,7 @@ def ring() -> Iterator[CrashRing]:
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "HELD_CHANGES", sessions.HELD_CHANGES)  # both back at the end
-    monkeypatch.setattr(resetting, "CHUNK", resetting.CHUNK)
+    monkeypatch.setattr(configuration, "RESET_CHUNK", configuration.RESET_CHUNK)
     small_chunks()
 
 

@@ -16,7 +16,7 @@ from index_works import open_at, session, small_chunks, snapshot
 
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Invalid
-from holdfast.index import Index, resetting
+from holdfast.index import Index, configuration
 from holdfast.index import session as sessions
 from holdfast.storage.kv import memory, postgres, sqlite, transaction
 
@@ -155,7 +155,7 @@ def test_interrupted_inside_a_block_that_goes_on() -> None:
 @pytest.mark.parametrize("name", PLACES)
 def test_interrupted_at_every_step(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "HELD_CHANGES", sessions.HELD_CHANGES)  # both back at the end
-    monkeypatch.setattr(resetting, "CHUNK", resetting.CHUNK)
+    monkeypatch.setattr(configuration, "RESET_CHUNK", configuration.RESET_CHUNK)
     for module in (sqlite, postgres):
         monkeypatch.setattr(module, "SPILL_BYTES", module.SPILL_BYTES)
     small_chunks()

@@ -1,19 +1,15 @@
 """Sessions: what a query has computed and how far its sources were read, committed in one step.
 
-`index` what a caller holds · `sessions` what belongs together · `checkpoints`, `results` what is kept · `records` how ·
-`starting`, `resetting` a changed configuration · `recovering` a source that cannot resume · `applying` one change at a
-time · `backend` what a medium has to do, and one file per medium.
+`index` what a caller holds · `session` which changes belong together · `source_checkpoints` how far sources were read ·
+`records` keys and records · `configuration` a changed configuration, the reset · `apply` one change at a time, a source
+that cannot resume · `rows`, `spark_source` an index and Spark.
 """
 
-from holdfast.index.apply import Applier
-from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
-from holdfast.index.configuration import config_hash
-from holdfast.index.gap import Gap
-from holdfast.index.index import Index, open_index
-from holdfast.index.recovering import PositionUnavailable, Recovery, decide_recovery, recover
-from holdfast.index.results import ResultIndex
+from holdfast.index.apply import Applier, PositionUnavailable, Recovery, decide_recovery, recover
+from holdfast.index.configuration import Start, config_hash, decide_start
+from holdfast.index.index import Index, ResultIndex, open_index
+from holdfast.index.records import Gap, SourceCheckpoint, StoredCheckpoint
 from holdfast.index.source_checkpoints import SourceCheckpoints
-from holdfast.index.starting import Start, decide_start
 
 __all__ = [
     "Applier",

@@ -1,5 +1,6 @@
-"""One number for a configuration: the same in every process, on every machine, in every release.
+"""The configuration that an index's results were made with: its hash, what a changed one means, and the reset.
 
+The hash is the same in every process, on every machine, in every release.
 Each value becomes a tag, the length of what follows as eight bytes, and its content: `n` None, `t` and `f` the two
 truths (empty), `i` an integer in hexadecimal digits, `d` a float as eight bytes, `s` text as UTF-8, `b` bytes, `l` a
 list or tuple (its items), `u` a set (its items, sorted as bytes), `m` a dict (key, value, key, value, sorted by key).
@@ -7,6 +8,10 @@ The hash is the first eight bytes of the SHA-256 of that, as a big-endian number
 
 So the order of dicts and sets means nothing and that of lists does; 1, 1.0, True and "1" are four different things; and
 0.0 and -0.0 are one, as are all NaNs.
+
+A reset empties an index so that a crash half-way does no harm. A marker with the hash to set at the end is committed
+first. Then everything goes, some thousand keys per commit. The last commit sets the hash and removes the marker. The
+next opening of an index with a marker finishes this first.
 """
 
 from __future__ import annotations
@@ -14,9 +19,29 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal, get_args
 
-from holdfast.index.arguments import refused
+from msgspec import Struct
+
+from holdfast.base.arguments import check_number, refused
+from holdfast.errors import Invalid, Unavailable
+from holdfast.index import records
+from holdfast.index.session import SessionManager
+from holdfast.storage.kv.store import Reader, Row, end_of
+
+RESET_CHUNK = 4096
+"""Keys that a reset removes in one commit."""
+UNFINISHED = "index.reset-unfinished"
+"""The code of the error for an index that is half emptied."""
+_EMPTIED: tuple[tuple[str, bytes], ...] = (
+    ("meta", records.CHECKPOINTS),
+    ("meta", records.GAPS),
+    ("results", b""),
+)
+OnChange = Literal["fail", "reset", "accept"]
+Action = Literal["first", "resume", "accept", "reset", "refuse"]
 
 _LENGTH = struct.Struct(">Q")
 _FLOAT = struct.Struct(">d")
@@ -64,3 +89,128 @@ def _encode(value: Any) -> bytes:
 
 def _tagged(tag: bytes, content: bytes = b"") -> bytes:
     return tag + _LENGTH.pack(len(content)) + content
+
+
+class Start(Struct, frozen=True):
+    """What a start does with an index."""
+
+    action: Action
+    """`first`: there is nothing; `resume`: the same configuration; the others as the policy for a change says."""
+    resumes: bool
+    """Whether sources go on from their checkpoints; if not, they begin at their beginning."""
+    writes_hash: bool
+    why: str
+
+
+def decide_start(
+    *, stored: int | None, wanted: int, has_anything: bool, policy: OnChange, is_persistent: bool
+) -> Start:
+    """What to do, given the hash that is stored, the one that is wanted, and whether there is anything to lose.
+
+    Results without a hash are taken for those of another configuration: nobody knows what they were made with. A reset
+    that was cut short is finished by opening the index, before anybody comes here.
+    """
+    check_number("config_hash", wanted)
+    if policy not in get_args(OnChange):
+        raise refused("on_change", f"{policy!r} is none of 'fail', 'reset' and 'accept'")
+    if not has_anything:
+        return Start("first", False, stored != wanted, "the index is empty")
+    if not is_persistent:
+        return Start("reset", False, True, "the index is volatile, so sources start over, and so does it")
+    if stored == wanted:
+        return Start("resume", True, False, "the configuration is the one it was")
+    if stored is None:
+        why = "the index holds data, and no record of the configuration it was made with"
+    else:
+        why = f"the configuration has changed: its hash was {stored:016x} and is {wanted:016x} now"
+    if policy == "accept":
+        return Start("accept", True, True, why)
+    return Start("reset" if policy == "reset" else "refuse", False, policy == "reset", why)
+
+
+def refuse_change(start: Start, address: str) -> Invalid:
+    return Invalid(
+        f"{address}: {start.why}.",
+        code="config.changed",
+        about=address,
+        unchanged="the index",
+        next_step='start with the old configuration, with on_change="reset" to empty the index and compute it anew, '
+        'or with on_change="accept" if the results are right for both',
+    )
+
+
+def has_anything(store: Reader) -> bool:
+    """Whether there is something that a reset would remove."""
+    return any(next(store.scan(space, prefix, end_of(prefix)), None) for space, prefix in _EMPTIED)
+
+
+def reset_index(store: Reader, sessions: SessionManager, config_hash: int | None) -> None:
+    """Empty the index and leave this hash, or none. Until it is done, nobody reads or writes anything else."""
+    marker = [(records.RESET_KEY, records.encode_marker(config_hash))]
+    sessions.refusal = lambda: _unfinished(store.address)
+    try:
+        sessions.commit_alone("reset.begin", "meta", marker)
+    except BaseException:
+        if store.get("meta", records.RESET_KEY) is None:  # as it was; if it cannot be told, it stays refused
+            sessions.refusal = None
+        raise
+    finish_reset(store, sessions)
+    sessions.refusal = None
+
+
+def finish_reset(store: Reader, sessions: SessionManager) -> None:
+    """Finish a reset that was begun, if there is one."""
+    value = store.get("meta", records.RESET_KEY)
+    if value is None:
+        return
+    config_hash = records.decode_marker(value, store.address)
+    for space, prefix in _EMPTIED:
+        removals = ((key, None) for key, _ in store.scan(space, prefix, end_of(prefix)))
+        while chunk := list(islice(removals, RESET_CHUNK)):
+            sessions.commit_alone("reset.clear", space, chunk)
+    new_hash = None if config_hash is None else records.encode_hash(config_hash)
+    sessions.commit_alone("reset.finish", "meta", [(records.HASH_KEY, new_hash), (records.RESET_KEY, None)])
+
+
+def refuse_unfinished(store: Reader) -> None:
+    """`Unavailable` if a reset is not finished: a read-only opening cannot finish it, and must not show the rest."""
+    if store.get("meta", records.RESET_KEY) is not None:
+        raise _unfinished(store.address)
+
+
+def _unfinished(address: str) -> Unavailable:
+    return Unavailable(
+        f"{address} is being emptied, and that is not finished.",
+        code=UNFINISHED,
+        about=address,
+        unchanged="nothing: part of the index is gone, and the rest will go",
+        next_step="wait for it; if it failed, open the index again, which finishes it",
+    )
+
+
+class ResetGuard:
+    """The reads of an index that is not open for writing.
+
+    A process that writes may begin to empty the index at any time, and fail half-way. So each read looks afterwards
+    whether that has begun, a scan at its end, and is `Unavailable` then.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.address = reader.address
+        self.is_persistent = reader.is_persistent
+        self.close = reader.close
+
+    def get(self, space: str, key: bytes) -> bytes | None:
+        found = self._reader.get(space, key)
+        refuse_unfinished(self._reader)
+        return found
+
+    def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = self._reader.get_many(space, keys)
+        refuse_unfinished(self._reader)
+        return found
+
+    def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
+        yield from self._reader.scan(space, start, end, limit)
+        refuse_unfinished(self._reader)

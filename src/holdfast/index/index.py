@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from threading import get_ident
 from types import TracebackType
 
+from holdfast.base.arguments import MAX_KEY_BYTES, check_key, check_number, check_prefix, check_value
 from holdfast.errors import Corrupt, Invalid
-from holdfast.index import records, resetting
-from holdfast.index.arguments import check_u64
-from holdfast.index.gap import Gap
-from holdfast.index.results import ResultIndex
-from holdfast.index.session import SessionManager
+from holdfast.index import configuration, records, session
+from holdfast.index.configuration import OnChange, Start, decide_start
+from holdfast.index.records import Gap
+from holdfast.index.session import SMALL, SessionManager
 from holdfast.index.source_checkpoints import SourceCheckpoints
-from holdfast.index.starting import OnChange, Start, decide_start, refuse
 from holdfast.storage.kv import errors
 from holdfast.storage.kv.open import open_kv
-from holdfast.storage.kv.store import KeyValueStore, Reader
+from holdfast.storage.kv.store import KeyValueStore, Reader, end_of
 
 
 def open_index(url: str, *, read_only: bool = False, clock: Callable[[], float] = time.time) -> Index:
@@ -51,16 +51,16 @@ class Index:
     def __init__(self, store: Reader, *, clock: Callable[[], float] = time.time) -> None:
         """A store that is open for writing, or a `Reader`: then nothing can be written to the index."""
         is_writable = isinstance(store, KeyValueStore)
-        self._store = store if is_writable else resetting.ResetGuard(store)
+        self._store = store if is_writable else configuration.ResetGuard(store)
         self._sessions = SessionManager(self._store)
         self.checkpoints = SourceCheckpoints(self._store, self._sessions, clock)
         self.results = ResultIndex(self._store, self._sessions)
         try:
             self._check_format(makes_it=is_writable)
             if is_writable:
-                resetting.finish(store, self._sessions)
+                configuration.finish_reset(store, self._sessions)
             else:
-                resetting.refuse_unfinished(store)
+                configuration.refuse_unfinished(store)
         except BaseException:
             store.close()
             raise
@@ -106,12 +106,12 @@ class Index:
         start = decide_start(
             stored=self.checkpoints.read_config_hash(),
             wanted=config_hash,
-            has_anything=resetting.has_anything(self._store),
+            has_anything=configuration.has_anything(self._store),
             policy=on_change,
             is_persistent=self.checkpoints.is_persistent,
         )
         if start.action == "refuse":
-            raise refuse(start, self.address)
+            raise configuration.refuse_change(start, self.address)
         if start.action == "reset":
             self.reset(config_hash)
         elif start.writes_hash:
@@ -127,11 +127,11 @@ class Index:
         self._sessions.check_usable()
         self._check_no_session("reset")
         if config_hash is not None:
-            check_u64("config_hash", config_hash)
+            check_number("config_hash", config_hash)
         else:
             with contextlib.suppress(Corrupt):  # emptying is the way out of that
                 config_hash = self.checkpoints.read_config_hash()
-        resetting.reset(self._store, self._sessions, config_hash)
+        configuration.reset_index(self._store, self._sessions, config_hash)
 
     def gaps(self) -> list[Gap]:
         """Everything that was passed over since the index was empty, oldest first."""
@@ -178,3 +178,43 @@ class Index:
             raise errors.newer(
                 "index", self.address, f"it has format {found}, this release reads up to {records.FORMAT}"
             )
+
+
+class ResultIndex:
+    """An ordered map of bytes. Writes belong to the session; reads return what is committed, also inside one."""
+
+    def __init__(self, store: Reader, sessions: SessionManager) -> None:
+        self._store = store
+        self._sessions = sessions
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a value with the session's commit. A key has 1 to 2,048 bytes, a value up to 64 MiB."""
+        # Nearly every call ends here: one function deep, and no sums, since small values are bounded by their number.
+        if type(key) is bytes is type(value) and 0 < len(key) <= MAX_KEY_BYTES and len(value) <= SMALL:
+            sessions = self._sessions
+            if sessions.owner == get_ident():
+                held = sessions.held_results
+                held[key] = value
+                if len(held) >= session.HELD_CHANGES:
+                    sessions.spill()
+                return
+        self._sessions.add("results", check_key(key), check_value(value))
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key with the session's commit. Fine if it is not there."""
+        self._sessions.add("results", check_key(key), None)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The committed value; None if there is none."""
+        key = check_key(key)
+        self._sessions.check_usable()
+        return self._store.get("results", key)
+
+    def scan(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Committed keys that begin with these bytes, in order, with their values. Never more than a few in memory.
+
+        Commits made meanwhile may or may not show.
+        """
+        prefix = check_prefix(prefix)
+        self._sessions.check_usable()
+        return self._store.scan("results", prefix, end_of(prefix))

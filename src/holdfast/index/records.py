@@ -17,10 +17,9 @@ from __future__ import annotations
 import struct
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.base.codec import msgpack_decoder
-from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
-from holdfast.index.gap import Gap
 from holdfast.storage.kv.errors import corrupt
 from holdfast.storage.kv.records import seal, unseal
 from holdfast.storage.kv.store import Keyspace, Schema
@@ -42,6 +41,36 @@ _U16 = struct.Struct(">H")
 _U64 = struct.Struct(">Q")
 _MARKER = struct.Struct(">?Q")
 _CHECKPOINT = struct.Struct(">?QQ")
+
+
+class SourceCheckpoint(Struct, frozen=True):
+    """The last change of a source that is in the index, and where the source itself goes on from there."""
+
+    sequence: int
+    """Of the last change applied, as the source counts them."""
+    source_position: bytes | None = None
+    """What the source needs to go on; its meaning is the source's own. None: it said nothing."""
+
+
+class StoredCheckpoint(Struct, frozen=True):
+    """A checkpoint with what is kept beside it, for people to look at."""
+
+    checkpoint: SourceCheckpoint
+    written_ms: int
+    """When it was staged, in milliseconds since 1970."""
+
+
+class Gap(Struct, frozen=True):
+    """Changes of one source that are not in the index and never will be: somebody decided to do without them."""
+
+    source_id: str
+    from_position: bytes | None
+    """Up to here everything is in the index; None: nothing was."""
+    to_position: bytes | None
+    """From here on everything is; None: from wherever the source began again."""
+    when_ms: int
+    """When this was decided, in milliseconds since 1970."""
+    why: str
 
 
 def checkpoint_key(source_id: bytes) -> bytes:

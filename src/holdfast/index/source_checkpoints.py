@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from holdfast.base.arguments import check_bytes, check_number, check_text
 from holdfast.index import records
-from holdfast.index.arguments import check_position, check_source_id, check_u64
-from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
-from holdfast.index.gap import Gap
+from holdfast.index.records import Gap, SourceCheckpoint, StoredCheckpoint
 from holdfast.index.session import SessionManager
 from holdfast.storage.kv.store import Reader, end_of
 
+MAX_POSITION_BYTES = 65_536
 MOST_WHY = 4096
 
 
@@ -41,7 +42,7 @@ class SourceCheckpoints:
         A refused position or id leaves what is stored, and the session, as they were.
         """
         key = records.checkpoint_key(check_source_id(source_id))
-        sequence, position = check_u64("sequence", sequence), check_position(source_position)
+        sequence, position = check_number("sequence", sequence), check_position(source_position)
         self._sessions.add("meta", key, records.encode_checkpoint(key, sequence, position, self._now()))
 
     def read_checkpoint(self, source_id: str) -> SourceCheckpoint | None:
@@ -68,7 +69,7 @@ class SourceCheckpoints:
     def write_config_hash(self, hash: int) -> None:
         """Store the configuration's hash, durable on return."""
         self._sessions.check_usable()
-        value = records.encode_hash(check_u64("hash", hash))
+        value = records.encode_hash(check_number("hash", hash))
         self._sessions.commit_alone("index.configure", "meta", [(records.HASH_KEY, value)])
 
     def read_config_hash(self) -> int | None:
@@ -84,7 +85,7 @@ class SourceCheckpoints:
         Both in one commit of their own, so that nothing is passed over without a record.
         """
         key = records.checkpoint_key(check_source_id(source_id))
-        sequence = None if sequence is None else check_u64("sequence", sequence)
+        sequence = None if sequence is None else check_number("sequence", sequence)
         to_position = check_position(to_position)
         before = self.read_checkpoint(source_id)
         told = why[:MOST_WHY].encode(errors="backslashreplace").decode()  # it may quote a file's name
@@ -114,3 +115,13 @@ class SourceCheckpoints:
 
     def _now(self) -> int:
         return max(0, int(self._clock() * 1000))
+
+
+def check_source_id(source_id: Any) -> bytes:
+    """The id as UTF-8: not empty, at most 1,024 bytes, without NUL. Anything else may be in it."""
+    return check_text("source_id", source_id, nul=False)
+
+
+def check_position(position: Any) -> bytes | None:
+    """An opaque position: None, or up to 65,536 bytes."""
+    return None if position is None else check_bytes("source_position", position, 0, MAX_POSITION_BYTES)

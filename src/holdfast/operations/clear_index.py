@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from holdfast.errors import Conflict, Unavailable
-from holdfast.index.resetting import CHUNK
+from holdfast.index.configuration import RESET_CHUNK
 from holdfast.operations.plan import Outcome, Progress, Table, progress_of_steps
 from holdfast.status import format
 from holdfast.status.index import IndexStatus, OpenedIndex, observe_index, opened_index
@@ -86,7 +86,7 @@ class ClearIndexPlan(msgspec.Struct, frozen=True):
                     next_step="stop whoever writes to it, then do this again",
                 )
             if self.results is not None:
-                with progress_of_steps(("reset.clear",), CHUNK, self.amount, progress):
+                with progress_of_steps(("reset.clear",), RESET_CHUNK, self.amount, progress):
                     seen.index.reset()
             seen.index.checkpoints.clear_checkpoints()
         return Outcome([f"removed {self._words()}"])
@@ -138,7 +138,10 @@ class FinishResetPlan(msgspec.Struct, frozen=True):
         return {"finishes_reset": True}
 
     def apply(self, progress: Progress | None = None) -> Outcome:
-        with progress_of_steps(("reset.clear",), CHUNK, 0, progress), opened_index(self.url, read_only=False) as seen:
+        with (
+            progress_of_steps(("reset.clear",), RESET_CHUNK, 0, progress),
+            opened_index(self.url, read_only=False) as seen,
+        ):
             seen.index.checkpoints.clear_checkpoints()  # opening it has removed the results
         return Outcome(["removed all that was left"])
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.base.addresses import kv_path, local_path, scheme_of, state_home, without_secrets
+from holdfast.base.arguments import MAX_KEY_BYTES
 from holdfast.base.jvm import is_one_process
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
-from holdfast.index.arguments import MAX_KEY_BYTES, MAX_POSITION_BYTES
-from holdfast.index.resetting import UNFINISHED
+from holdfast.index.configuration import UNFINISHED
 from holdfast.index.rows import KEY, encoded, problems
+from holdfast.index.source_checkpoints import MAX_POSITION_BYTES
 from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, SinkProgress, check_same_delivery
 from holdfast.sinks.spark_write import write_rows
 from holdfast.sinks.staging import StagingArea, sink_disk_errors

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.base.arguments import MAX_U64
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
-from holdfast.index import records, resetting, session
-from holdfast.index.arguments import MAX_U64
-from holdfast.index.checkpoint import SourceCheckpoint
+from holdfast.index import configuration, records, session
 from holdfast.index.index import Index
+from holdfast.index.records import SourceCheckpoint
 from holdfast.testing.conformance.index.subject import NOW, IndexUnderTest, contents, fill
 
 
@@ -184,7 +184,7 @@ class ClearingConformance(IndexUnderTest):
         """Reset an index of several chunks, and die at the begin or end of its nth step."""
         index = self.open()
         with index.session():
-            for number in range(resetting.CHUNK + 10):
+            for number in range(configuration.RESET_CHUNK + 10):
                 index.results.put(b"%06d" % number, b"x")
         fill(index)
         index.checkpoints.write_config_hash(1)
@@ -226,7 +226,7 @@ class ClearingConformance(IndexUnderTest):
             assert is_untouched or at > 0 or not self.abilities.persistent
             if is_untouched:
                 assert at < begun
-                assert len(contents(index)) == resetting.CHUNK + 13
+                assert len(contents(index)) == configuration.RESET_CHUNK + 13
                 assert len(index.checkpoints.read_all_checkpoints()) == 3
             else:
                 self._expect_empty(index, 2 if self.abilities.persistent else None)

@@ -7,11 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
+from holdfast.base.arguments import MAX_KEY_BYTES, MAX_TEXT_BYTES, MAX_U64, MAX_VALUE_BYTES
 from holdfast.errors import Corrupt, Invalid
 from holdfast.index import records
-from holdfast.index.arguments import MAX_ID_BYTES, MAX_KEY_BYTES, MAX_POSITION_BYTES, MAX_U64, MAX_VALUE_BYTES
-from holdfast.index.checkpoint import SourceCheckpoint, StoredCheckpoint
-from holdfast.index.starting import OnChange
+from holdfast.index.configuration import OnChange
+from holdfast.index.records import SourceCheckpoint, StoredCheckpoint
+from holdfast.index.source_checkpoints import MAX_POSITION_BYTES
 from holdfast.storage.kv import records as kv_records
 from holdfast.storage.kv.store import Row
 from holdfast.testing.conformance.index.subject import NOW, IndexUnderTest, contents, fill
@@ -96,7 +97,7 @@ class KeepingConformance(IndexUnderTest):
         assert self.reopened(index).checkpoints.read_checkpoint("s") == SourceCheckpoint(3)
 
     def test_ids_that_look_like_keys_stay_apart(self) -> None:
-        ids = [*ODD_IDS, "x" * MAX_ID_BYTES, "x" * (MAX_ID_BYTES - 1), "é" * (MAX_ID_BYTES // 2)]
+        ids = [*ODD_IDS, "x" * MAX_TEXT_BYTES, "x" * (MAX_TEXT_BYTES - 1), "é" * (MAX_TEXT_BYTES // 2)]
         index = self.open()
         with index.session():
             for number, source_id in enumerate(ids):
@@ -123,7 +124,7 @@ class KeepingConformance(IndexUnderTest):
         assert index.checkpoints.read_config_hash() == 3
         assert len(index.checkpoints.read_all_checkpoints()) == len(contents(index)) == 3
 
-    @pytest.mark.parametrize("wrong", [None, 1, b"bytes", "", "x" * (MAX_ID_BYTES + 1), "é" * 513, "a\0b", "\ud800"])
+    @pytest.mark.parametrize("wrong", [None, 1, b"bytes", "", "x" * (MAX_TEXT_BYTES + 1), "é" * 513, "a\0b", "\ud800"])
     def test_ids_that_are_refused(self, wrong: Any) -> None:
         index = self.open()
         fill(index)

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.errors import Fenced, HoldfastError, Invalid, Unavailable
 from holdfast.index import session
-from holdfast.index.checkpoint import SourceCheckpoint
 from holdfast.index.index import Index
+from holdfast.index.records import SourceCheckpoint
 from holdfast.storage.kv.store import WriteBatch
 from holdfast.testing.conformance.index.subject import IndexUnderTest, contents
 
