@@ -73,8 +73,8 @@ def test_commit(staged: Staged) -> None:
         names.add(run.event.name)
         assert staged.rows_at(root) in ([*A], [*A, *B])
         after = sink_of(staged.kind, str(root))
-        standing = after.recover(delivery(2, generation=2), staged.descriptor)
-        assert standing.committed == (2 if len(staged.rows_at(root)) > len(A) else 1)
+        progress = after.recover(delivery(2, generation=2), staged.descriptor)
+        assert progress.committed == (2 if len(staged.rows_at(root)) > len(A) else 1)
         after.commit(staged.descriptor, delivery(2, generation=2))
         assert staged.rows_at(root) == [*A, *B]
         assert staged.staged_at(root) == []
@@ -84,7 +84,7 @@ def test_commit(staged: Staged) -> None:
         names
         == {
             "files": {"sink.publish", "sink.publish-sync", "sink.discard"},
-            "append": {"delta.place", "delta.commit", "delta.sync", "sink.discard"},
+            "append": {"delta.place", "directory.sync", "delta.commit", "delta.sync", "sink.discard"},
             "merge": {"delta.merge", "delta.sync", "sink.discard"},
         }[staged.kind]
     )
