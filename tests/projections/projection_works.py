@@ -51,8 +51,8 @@ def catch_up(store: ProjectionStore) -> None:
 
 def tables(store: ProjectionStore) -> None:
     if has_sql(store.kv):
-        runner(store).catch_up_persistent(Tables())
-        runner(store).rebuild(Tables())
+        runner(store).catch_up_persistent(Tables(store))
+        runner(store).rebuild(Tables(store))
 
 
 def work_a_turn(store: ProjectionStore) -> None:
