@@ -100,7 +100,7 @@ def _planned(store: ProjectionStore, name: str) -> Emptying:
     seen = required(store, name)
     escaped, build = live_build(name).escaped, seen.standing.build if seen.standing else 1
     many = sum(1 for _ in islice(pages(store.kv, "views", keys.of_build(escaped, build)), COUNTED + 1))
-    tables = len(store.kv.tables(table_prefix(escaped, build))) if has_sql(store.kv) else 0
+    tables = len(store.kv.tables(table_prefix(store.kv, escaped, build))) if has_sql(store.kv) else 0
     return Emptying(seen, store.position, many, tables)
 
 
