@@ -50,4 +50,9 @@ PLACES = {
         IndexAbilities(persistent=True, second_opening="fences"),
         lambda request: f"{request.getfixturevalue('index_dsn')}&index={uuid.uuid4().hex}",
     ),
+    "slatedb": Place(
+        IndexAbilities(persistent=True, second_opening="fences"),
+        lambda request: f"file://{_new_path(request)}",
+        examples=5,
+    ),
 }

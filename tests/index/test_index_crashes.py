@@ -14,6 +14,7 @@ from index_works import MILESTONES, open_at, session, small_chunks, snapshot
 
 from holdfast.index import configuration, open_index
 from holdfast.index import session as sessions
+from holdfast.storage.kv import postgres, sqlite
 from holdfast.testing.faults.crash import CrashRing, Event
 
 pytestmark = pytest.mark.crash
@@ -30,8 +31,10 @@ def ring() -> Iterator[CrashRing]:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "HELD_CHANGES", sessions.HELD_CHANGES)  # both back at the end
+    monkeypatch.setattr(sessions, "HELD_CHANGES", sessions.HELD_CHANGES)  # all back at the end
     monkeypatch.setattr(configuration, "RESET_CHUNK", configuration.RESET_CHUNK)
+    for module in (sqlite, postgres):
+        monkeypatch.setattr(module, "SPILL_BYTES", module.SPILL_BYTES)
     small_chunks()
 
 

@@ -160,13 +160,18 @@ def test_interrupted_at_every_step(name: str, request: pytest.FixtureRequest, mo
         monkeypatch.setattr(module, "SPILL_BYTES", module.SPILL_BYTES)
     small_chunks()
     outcomes = set()
-    with open_at(PLACES[name].fresh(request)) as index, open_at("memory://") as expected:
+    url = PLACES[name].fresh(request)
+    index = open_at(url)
+    with open_at("memory://") as expected:
         run(expected, 1)
         events = run(index, 1)
         number = 1
         for at, event in enumerate(events):
             with pytest.raises(KeyboardInterrupt):
                 run(index, number + 1, interrupted_at=at)
+            if name == "slatedb":  # cannot tell what became of a commit that was interrupted, before it is opened again
+                index.close()
+                index = open_at(url)
             assert index.results.get(b"last") in (b"%d" % number, b"%d" % (number + 1)), event
             reached = snapshot(index)[1]["a"].sequence
             outcomes.add(reached - number)
@@ -177,4 +182,5 @@ def test_interrupted_at_every_step(name: str, request: pytest.FixtureRequest, mo
             run(index, number)
             run(expected, number)
             assert snapshot(index) == snapshot(expected), event
+    index.close()
     assert outcomes == {0, 1}

@@ -1,10 +1,17 @@
-"""Object storage that the stores of this folder's tests are on."""
+"""Servers that the stores of this folder's tests are on."""
 
 from __future__ import annotations
 
 import pytest
 
+from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.servers import S3Server
+
+
+@pytest.fixture(scope="session")
+def projection_dsn(pg_server: PostgresServer) -> str:
+    """One database for the stores of all tests of this process; each takes a new store."""
+    return pg_server.new_database()
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,18 @@ PLACES = {
         ProjectionAbilities(persistent=True, second_opening="shares", sql=True),
         lambda request: f"sqlite://{_new_path(request)}/store.db",
     ),
+    "postgres": Place(
+        ProjectionAbilities(persistent=True, second_opening="fences", sql=True),
+        lambda request: f"{request.getfixturevalue('projection_dsn')}&store={uuid.uuid4().hex}",
+    ),
+    "rocksdb": Place(
+        ProjectionAbilities(persistent=True, second_opening="refused", sql=False),
+        lambda request: f"rocksdb://{_new_path(request)}",
+    ),
+    "redis": Place(
+        ProjectionAbilities(persistent=True, second_opening="fences", sql=False),
+        lambda request: request.getfixturevalue("valkey").url(uuid.uuid4().hex).replace("?index=", "?store="),
+    ),
     "slatedb": Place(
         ProjectionAbilities(persistent=True, second_opening="fences", sql=False),
         lambda request: f"file://{_new_path(request)}",

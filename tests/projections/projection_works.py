@@ -5,7 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import holdfast.storage.kv.slatedb  # noqa: F401 - once, before the crash ring forks
+# Once, before the crash ring forks.
+import holdfast.storage.kv.postgres
+import holdfast.storage.kv.redis
+import holdfast.storage.kv.rocksdb
+import holdfast.storage.kv.slatedb  # noqa: F401
 from holdfast.errors import Conflict, NotFound
 from holdfast.projections import (
     Append,
@@ -51,8 +55,8 @@ def catch_up(store: ProjectionStore) -> None:
 
 def tables(store: ProjectionStore) -> None:
     if has_sql(store.kv):
-        runner(store).catch_up_persistent(Tables())
-        runner(store).rebuild(Tables())
+        runner(store).catch_up_persistent(Tables(store))
+        runner(store).rebuild(Tables(store))
 
 
 def work_a_turn(store: ProjectionStore) -> None:

@@ -22,7 +22,10 @@ class _Placed(ProjectionsUnderTest):
         return open_kv(self.url, SCHEMA, "shared")
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "slatedb", pytest.param("slatedb-s3", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "kind",
+    ["memory", "sqlite", "postgres", "rocksdb", "redis", "slatedb", pytest.param("slatedb-s3", marks=pytest.mark.soak)],
+)
 class TestProjections(_Placed, ProjectionConformance):
     """On S3 it takes a minute."""
 

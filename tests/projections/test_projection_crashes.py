@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from projection_places import PLACES
 from projection_works import MILESTONES, check, open_at
 
 from holdfast.projections import rebuild
@@ -75,16 +76,49 @@ def test_killed_at_every_step_on_sqlite(folder: str, ring: CrashRing) -> None:
             assert list(store.kv.scan("shadows", b"", None)) == []
 
 
-def test_killed_at_any_moment(folder: str) -> None:
+COMMITS = {
+    "postgres": {"postgres.open", "postgres.write", "postgres.commit", "rebuild.drop"},
+    "rocksdb": {"rocksdb.open", "rocksdb.commit"},
+    "redis": {"redis.open", "redis.queue", "redis.commit"},
+    "slatedb": {"slatedb.open", "slatedb.write", "slatedb.durable"},
+}
+"""Steps of a store's own, at which its commit can be cut off."""
+
+
+@pytest.mark.parametrize("kind", COMMITS)
+def test_killed_at_each_kind_of_step(kind: str, ring: CrashRing, request: pytest.FixtureRequest) -> None:
+    """At the first time of each."""
+    place = PLACES[kind]
+    open_at(place.fresh(request)).close()  # a database has its tables made once, for all stores
+    events = ring.record(url=place.fresh(request))
+    assert {event.name for event in events} >= STEPS | COMMITS[kind]
+    first = {event: at for at, event in reversed(list(enumerate(events)))}
+    for at in sorted(first.values()):
+        url = place.fresh(request)
+        run = ring.kill_at(at, url=url)
+        assert (run.killed, run.event) == (True, events[at])
+        with open_at(url, later=60) as store:
+            check(store)
+            for milestone in MILESTONES[len(run.acknowledged) :]:
+                milestone(store)
+            check(store)
+            assert store.lag("turnover").events == 0
+            assert list(store.kv.scan("shadows", b"", None)) == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", *COMMITS])
+def test_killed_at_any_moment(kind: str, request: pytest.FixtureRequest) -> None:
     """Not at a step: wherever the process happens to be, in the middle of a commit too."""
-    url = f"sqlite://{folder}/p.db"
+    url = PLACES[kind].fresh(request)
     program = (
         f"import sys; sys.path[:] = {sys.path!r}; import projection_works\n"
         f"projection_works.endless(lambda text: print(text, flush=True), {url!r})"
     )
     last = 0
-    for length in (1, 3, 18, 30, 50):
-        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    for length in (1, 3, 18, 30, 50) if kind == "sqlite" else (2, 25):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         assert process.stdout is not None
         told = [int(process.stdout.readline()) for _ in range(length)]
         process.kill()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from projection_places import PLACES
-from projection_works import MILESTONES, check, open_at
 from slatedb.uniffi import DbBuilder, KeyRange, ObjectStore
 
 from holdfast.base.steps import observe
@@ -19,7 +16,6 @@ from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, open_projections, rebuild
 from holdfast.storage.kv import slatedb
 from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
-from holdfast.testing.faults.crash import CrashRing
 from holdfast.testing.faults.proxy import FaultyProxy, Status
 from holdfast.testing.servers import S3Server, environment_for
 
@@ -71,52 +67,6 @@ def test_a_fenced_writer_finds_out_before_it_says_anything(tmp_path: Path) -> No
             ProjectionRunner(second).catch_up_persistent(Turnover())
             assert second.stream_version("a") == 1
             assert contents(second) == fresh_fold(second)
-
-
-@pytest.mark.crash
-def test_killed_at_each_kind_of_step(request: pytest.FixtureRequest) -> None:
-    """At the first time of each."""
-    place = PLACES["slatedb"]
-    with CrashRing(f"{WORKS}:all_milestones") as ring:
-        events = ring.record(url=place.fresh(request))
-        assert {"slatedb.open", "slatedb.write", "slatedb.durable", "rebuild.switch"} <= {
-            event.name for event in events
-        }
-        first = {event: at for at, event in reversed(list(enumerate(events)))}
-        for at in sorted(first.values()):
-            url = place.fresh(request)
-            run = ring.kill_at(at, url=url)
-            assert (run.killed, run.event) == (True, events[at])
-            with open_at(url, later=60) as store:
-                check(store)
-                for milestone in MILESTONES[len(run.acknowledged) :]:
-                    milestone(store)
-                check(store)
-                assert store.lag("turnover").events == 0
-
-
-@pytest.mark.crash
-def test_what_was_acknowledged_survives_a_kill_at_any_moment(request: pytest.FixtureRequest) -> None:
-    url = PLACES["slatedb"].fresh(request)
-    program = (
-        f"import sys; sys.path[:] = {sys.path!r}; import projection_works\n"
-        f"projection_works.endless(lambda text: print(text, flush=True), {url!r})"
-    )
-    last = 0
-    for length in (2, 25):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert process.stdout is not None
-        told = [int(process.stdout.readline()) for _ in range(length)]
-        process.kill()
-        told += [int(line) for line in process.stdout.read().split()]
-        process.wait()
-        process.stdout.close()
-        assert told[0] == last + 1
-        with open_at(url) as store:
-            last = check(store)
-        assert last in (told[-1], told[-1] + 1)
 
 
 @pytest.mark.s3

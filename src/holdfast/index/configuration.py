@@ -16,6 +16,7 @@ next opening of an index with a marker finishes this first.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import struct
@@ -26,7 +27,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 
 from holdfast.base.arguments import check_number, refused
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.index import records
 from holdfast.index.session import SessionManager
 from holdfast.storage.kv.store import Reader, Row, end_of
@@ -151,8 +152,9 @@ def reset_index(store: Reader, sessions: SessionManager, config_hash: int | None
     try:
         sessions.commit_alone("reset.begin", "meta", marker)
     except BaseException:
-        if store.get("meta", records.RESET_KEY) is None:  # as it was; if it cannot be told, it stays refused
-            sessions.refusal = None
+        with contextlib.suppress(HoldfastError):  # if it cannot be told, everything stays refused
+            if store.get("meta", records.RESET_KEY) is None:  # as it was
+                sessions.refusal = None
         raise
     finish_reset(store, sessions)
     sessions.refusal = None

@@ -24,7 +24,9 @@ def open_index(url: str, *, read_only: bool = False, clock: Callable[[], float] 
     """Open the index at an address; it is made if it is not there.
 
     `sqlite:///path` and `rocksdb:///path` are on this machine; `redis://` (Redis, Valkey, Garnet) and `postgresql://`
-    on a server; `memory://` is new each time and gone at the end, `memory://name` as well, and cannot be opened twice.
+    on a server; `s3://bucket/path`, `gs://` and `az://` are SlateDB on object storage, with settings from the
+    environment, and `file:///path` is SlateDB on local files, for development: it does not sync. `memory://` is new
+    each time and gone at the end, `memory://name` as well, and cannot be opened twice.
     An index that another process has open is refused with `Conflict`, or taken over so that the other's next commit is
     `Fenced`, never shared. With `read_only` nobody is disturbed, nothing can be written, and an index that is not there
     is `NotFound`. `clock` gives the time of day, for tests.

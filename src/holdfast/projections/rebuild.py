@@ -89,7 +89,7 @@ def sweep(kv: Reader, ref: BuildRef) -> None:
     for build in found.garbage:
         for space in ("views", "shadows", "letters"):
             _remove(kv, space, keys.of_build(ref.escaped, build))
-        _drop_tables(kv, table_prefix(ref.escaped, build))
+        _drop_tables(kv, ref.escaped, build)
     _remove(kv, "shadows", keys.of_build(ref.escaped, found.build))
     with step("rebuild.swept"), state.begin(kv) as transaction:
         now = state.read(transaction, ref.key, kv.address)
@@ -105,12 +105,12 @@ def _remove(kv: Reader, space: str, prefix: bytes) -> None:
             transaction.write({space: dict.fromkeys((key for key, _ in rows), None)})
 
 
-def _drop_tables(kv: Reader, prefix: str) -> None:
+def _drop_tables(kv: Reader, name: bytes, build: int) -> None:
     if not has_sql(kv):
         return
-    for name in kv.tables(prefix):
+    for table in kv.tables(table_prefix(kv, name, build)):
         with step("rebuild.drop"), state.begin(kv) as transaction:
-            sql_of(transaction).execute(f'DROP TABLE IF EXISTS "{name}"')
+            sql_of(transaction).execute(f'DROP TABLE IF EXISTS "{table}"')
 
 
 def _records(states: dict[bytes, ProjectionState]) -> dict[bytes, bytes | None]:

@@ -45,10 +45,13 @@ class ProjectionStore:
         self,
         kv: Reader,
         *,
+        url: str | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self.kv = kv
+        self.url = kv.address if url is None else url
+        """The address it was opened with, for other processes that open it. It may hold a password."""
         self.log = EventLog(kv, clock, ids)
         self._clock = clock
         self._cursors = Cursors(kv, self.now_ms)
@@ -230,16 +233,19 @@ def open_projections(
 ) -> ProjectionStore:
     """Open the store at an address; it is made if it is not there.
 
-    `sqlite:///path` is on this machine, and several processes may have it open. `s3://bucket/path`, `gs://` and `az://`
-    are SlateDB on object storage, with settings from the environment: one process at a time, and opening it fences the
-    one before. `file:///path` is SlateDB on local files, for development: it does not sync. `memory://` is new each
-    time, `memory://name` is shared within this process; both are gone when closed. `clock` gives the time of day and
-    `ids` makes the ids of events, for tests.
+    `sqlite:///path` is on this machine, and several processes may write. `postgresql://host/database?store=name`,
+    `redis://host?store=name` and SlateDB on object storage (`s3://bucket/path`, `gs://`, `az://`, with settings from
+    the environment) take one writing process: opening the store fences the one before. `rocksdb:///path` takes one
+    process, and refuses a second. `file:///path` is SlateDB on local files, for development: it does not sync.
+    `memory://` is new each time, `memory://name` is shared within this process; both are gone when closed. Read models
+    in tables of their own are possible on SQLite and PostgreSQL. `clock` gives the time of day and `ids` makes the ids
+    of events, for tests.
 
     With `read_only` nothing is made or changed, nobody is fenced, and a store that is not there is `NotFound`. On
     SlateDB it shows the moment of the opening, and is good for some minutes.
     """
-    return ProjectionStore(open_kv(url, keys.SCHEMA, "read" if read_only else "shared"), clock=clock, ids=ids)
+    kv = open_kv(url, keys.SCHEMA, "read" if read_only else "shared")
+    return ProjectionStore(kv, url=url, clock=clock, ids=ids)
 
 
 def wait_until(is_so: Callable[[], bool], changed: threading.Condition, timeout: float, what: str, wanted: str) -> None:

@@ -12,6 +12,7 @@ from holdfast.base.arguments import (
     check_prefix,
     check_text,
     check_value,
+    refused,
 )
 from holdfast.errors import Invalid
 from holdfast.projections import keys, state
@@ -72,8 +73,8 @@ class StoredView:
 
     def __init__(self, kv: Reader, name: bytes, build: int, begin: Callable[[], Transaction]) -> None:
         self._kv = kv
+        self._name, self._build = name, build
         self._prefix = keys.of_build(name, build)
-        self._tables = table_prefix(name, build)
         self._begin = begin
         self._written: dict[bytes, bytes | None] = {}
         self._undo: list[tuple[bytes, Any]] = []
@@ -126,7 +127,9 @@ class StoredView:
 
     def table(self, name: str) -> str:
         """The quoted name of a table of this read model, for SQL. Each build has its own, removed with it."""
-        return table_name(self._tables, name)
+        if not has_sql(self._kv):
+            raise no_sql(self._kv.address)
+        return table_name(self._kv, self._name, self._build, name)
 
     def accept(self) -> None:
         """The event is handled."""
@@ -172,16 +175,21 @@ def no_sql(address: str) -> Invalid:
         code="view.no-sql",
         about=address,
         unchanged="the store",
-        next_step="keep the read model with put, get, delete and scan, or use sqlite:///path",
+        next_step="keep the read model with put, get, delete and scan, or use sqlite:///path or postgresql://host/database",
     )
 
 
-def table_prefix(name: bytes, build: int) -> str:
-    return f"view_x_{_plain(name)}_x_{build}_x_"
+def table_prefix(kv: SqlReader, name: bytes, build: int) -> str:
+    """What the names of a build's tables begin with."""
+    return f"{kv.table_prefix}view_x_{_plain(name)}_x_{build}_x_"
 
 
-def table_name(prefix: str, name: str) -> str:
-    return f'"{prefix}{_plain(check_text("table", name))}"'
+def table_name(kv: SqlReader, name: bytes, build: int, table: str) -> str:
+    """The quoted name of a table of one build of a projection's read model."""
+    found = table_prefix(kv, name, build) + _plain(check_text("table", table))
+    if kv.max_table_name is not None and len(found) > kv.max_table_name:
+        raise refused("table", f"{found!r} would be its name, and {kv.address} has names of {kv.max_table_name} bytes")
+    return f'"{found}"'
 
 
 def _plain(name: bytes) -> str:
@@ -221,11 +229,12 @@ class ReadModel:
         The statement is made again if a rebuild switches over meanwhile.
         """
 
+        kv = self._kv
+        if not has_sql(kv):
+            raise no_sql(kv.address)
+
         def asked(build: int) -> list[tuple[Any, ...]]:
-            if not has_sql(self._kv):
-                raise no_sql(self._kv.address)
-            prefix = table_prefix(self._ref.escaped, build)
-            return self._kv.query(sql(lambda name: table_name(prefix, name)), parameters)
+            return kv.query(sql(lambda name: table_name(kv, self._ref.escaped, build, name)), parameters)
 
         return self._of_one_build(asked)
 

@@ -12,9 +12,11 @@ from holdfast.storage.kv.postgres import PostgresStore
 from holdfast.storage.kv.postgres_reader import PostgresReader
 from holdfast.storage.kv.redis import RedisReader, RedisStore
 from holdfast.storage.kv.rocksdb import RocksdbReader, RocksdbStore
+from holdfast.storage.kv.slatedb import SlatedbReader, SlatedbStore
 from holdfast.storage.kv.sqlite import SqliteStore
 from holdfast.storage.kv.sqlite_reader import SqliteReader
 from holdfast.storage.kv.store import KeyValueStore, Kind, Reader, Schema
+from holdfast.storage.kv.transaction import MAX_TRANSACTION
 from holdfast.testing.conformance.kv import KeyValueAbilities, KeyValueConformance
 from holdfast.testing.valkey import ValkeyServer
 
@@ -102,3 +104,17 @@ class TestPostgres(OnEachKind):
 
     def open_reader(self, schema: Schema) -> Reader:
         return PostgresReader(self.url, schema)
+
+
+class TestSlatedb(OnEachKind):
+    """On local files, which it does not sync; on object storage in the tests of the two models."""
+
+    abilities = KeyValueAbilities(
+        persistent=True, writers="fencing", max_transaction=MAX_TRANSACTION, reads_one_moment=True
+    )
+
+    def open_store(self, schema: Schema) -> KeyValueStore:
+        return SlatedbStore(f"file://{self.path}", schema)
+
+    def open_reader(self, schema: Schema) -> Reader:
+        return SlatedbReader(f"file://{self.path}", schema)

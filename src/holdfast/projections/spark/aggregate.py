@@ -258,7 +258,7 @@ class FrameBatches:
     def _events(self, start: int, last: int, columns: str | None = None) -> DataFrame:
         return read_events(
             self._spark,
-            self._store.address,
+            self._store.url,
             columns=columns,
             prefix=self._projection.streams,
             from_position=start + 1,

@@ -166,7 +166,7 @@ class SparkBatches:
     def _parts(self, start: int, last: int, known: ProjectionState | None, build: int) -> Iterator[GroupResult]:
         from holdfast.projections.spark.executor import Task, handling
 
-        task = Task(self._store.address, self._projection, self._ref, known, build, self._on_error)
+        task = Task(self._store.url, self._projection, self._ref, known, build, self._on_error)
         try:
             grouped = in_groups(self._events(start, last), self._projection, self._partitions)
             handled = grouped.mapInArrow(handling(task), "part binary")
@@ -182,7 +182,7 @@ class SparkBatches:
     def _events(self, start: int, last: int) -> DataFrame:
         return read_events(
             self._spark,
-            self._store.address,
+            self._store.url,
             columns="stream string, position bigint, record binary",
             prefix=streams_of(self._projection),
             from_position=start + 1,

@@ -65,7 +65,8 @@ def open_kv(url: Any, schema: Schema, mode: Mode) -> Reader:
             code="address.refused",
             about=repr(url),
             unchanged="everything",
-            next_step="write sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database or memory://",
+            next_step="write sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database, "
+            "s3://bucket/path or memory://",
         )
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -81,7 +82,8 @@ def open_kv(url: Any, schema: Schema, mode: Mode) -> Reader:
             code="address.scheme",
             about=without_secrets(url),
             unchanged="everything",
-            next_step="use sqlite://, rocksdb://, redis://, rediss://, valkey://, postgresql:// or memory://",
+            next_step="use sqlite://, rocksdb://, redis://, rediss://, valkey://, postgresql://, s3://, gs://, az://, "
+            "file:// or memory://",
         )
     place = kv_path(url) if backend.is_path else f"{scheme}://{rest}"
     if mode == "read":

@@ -22,7 +22,7 @@ from holdfast.base.postgres import is_lost, message_of, trouble_of
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.storage.kv import postgres_tables
-from holdfast.storage.kv.postgres_reader import PostgresReads, cut_off
+from holdfast.storage.kv.postgres_reader import MAX_TABLE_NAME, PostgresReads, cut_off
 from holdfast.storage.kv.postgres_server import PostgresAddress, connect, explained, parse, translated
 from holdfast.storage.kv.postgres_tables import END_TRANSACTION, NOTICE, ByteaArray, Tables
 from holdfast.storage.kv.sql import check_statement, ended_transaction
@@ -52,6 +52,7 @@ class PostgresStore:
     is_persistent = True
     writers: Writers = "fencing"
     max_transaction = None
+    max_table_name = MAX_TABLE_NAME
 
     def __init__(
         self, url: str, schema: Schema, mode: Mode = "exclusive", *, settle_seconds: float = SETTLE_SECONDS
@@ -66,6 +67,7 @@ class PostgresStore:
         self.get_many = self._reads.get_many
         self.scan = self._reads.scan
         self.query = self._reads.query
+        self.tables = self._reads.tables
         self.check_open = self._reads.check_open
         self._is_closed = False
         self.durability = ""
@@ -73,6 +75,7 @@ class PostgresStore:
         with translated(f"opening the {self.kind}", self.at):
             self.writer = _Writer(self.at, tables, settle_seconds)
         self._reads.store_id = self.writer.store_id
+        self.table_prefix = self._reads.table_prefix
         forks.opened(self)
         try:
             self._look_at_durability()

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from holdfast.base.postgres import Connection
 
 PAGE = 500
+MAX_TABLE_NAME = 63
+"""Bytes; PostgreSQL cuts off what is longer without an error."""
+_TABLES = (
+    "SELECT tablename::text FROM pg_tables WHERE schemaname = ANY(current_schemas(false)) AND left(tablename, %s) = %s"
+)
 
 
 class PostgresReads:
@@ -73,6 +78,14 @@ class PostgresReads:
             finally:
                 self._give_back(connection)
         raise AssertionError("the second try either returns or raises")
+
+    @property
+    def table_prefix(self) -> str:
+        """Of a read model's tables, which lie in the database that all its stores share."""
+        return f"store_{self.store_id}_"
+
+    def tables(self, prefix: str) -> list[str]:
+        return [name for (name,) in self.fetched(_TABLES, [len(prefix), prefix])]
 
     def _pages(self, query: bytes, arguments: list[Any]) -> Iterator[Row]:
         for is_last in (False, True):
@@ -160,6 +173,7 @@ class PostgresReader:
     """Queries that change nothing: a role that may only read is enough, and nobody is fenced or waits."""
 
     is_persistent = True
+    max_table_name = MAX_TABLE_NAME
 
     def __init__(self, url: str, schema: Schema) -> None:
         address, tables = parse(url, schema.kind), Tables(schema)
@@ -169,6 +183,7 @@ class PostgresReader:
         self.get_many = reads.get_many
         self.scan = reads.scan
         self.query = reads.query
+        self.tables = reads.tables
         self.close = reads.close
         try:
             is_made = reads.fetched(ARE_MADE, [tables.names]) == [(True,)]
@@ -177,6 +192,7 @@ class PostgresReader:
                 raise errors.not_there(schema.kind, self.address)
             reads.store_id, layout = found[0]
             tables.check_layout(layout, self.address)
+            self.table_prefix = reads.table_prefix
         except BaseException:
             self.close()
             raise

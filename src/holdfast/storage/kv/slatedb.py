@@ -162,6 +162,8 @@ class SlatedbStore(SlatedbReader):
 
     def __init__(self, url: str, schema: Schema, mode: Mode = "exclusive") -> None:
         self.turn = Turn()
+        self._committing = threading.Lock()
+        """Held from a write until it is durable."""
         self._is_lost: str | None = None
         super().__init__(url, schema)
 
@@ -180,19 +182,16 @@ class SlatedbStore(SlatedbReader):
                 else:
                     writes.put(prefix + key, value)
         try:
-            with step("slatedb.write"):
-                handle = wait_for(database.write(writes), PATIENCE)
-            with step("slatedb.durable"):
-                wait_for(_made_durable(database, handle), PATIENCE)
+            with self._committing:
+                with step("slatedb.write"):
+                    handle = wait_for(database.write(writes), PATIENCE)
+                with step("slatedb.durable"):
+                    wait_for(_made_durable(database, handle), PATIENCE)
         except BaseException as error:
             self._is_lost = str(error) or type(error).__name__
             if isinstance(error, _FAILURES):
                 raise _of_commit(error, self.kind, self.address) from error
             raise
-
-    def forget_in_child(self) -> None:
-        super().forget_in_child()
-        self.turn = Turn()
 
     def _opened(self) -> Any:
         if self._root.startswith("file:"):
@@ -211,8 +210,14 @@ class SlatedbStore(SlatedbReader):
         found: bytes | None = await database.get_with_options(key, _durable)
         return found
 
-    async def _get_many(self, database: Any, keys: list[bytes]) -> list[bytes | None]:
-        moment = await database.snapshot()
+    def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        # A snapshot made while a write is not durable yet would show it from the moment that it is, key by key.
+        with self._committing:
+            moment = self._ask(self._usable().snapshot())
+        prefix = self._prefixes[space]
+        return self._ask(self._get_many(moment, [prefix + key for key in keys]))
+
+    async def _get_many(self, moment: Any, keys: list[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = []
         for start in range(0, len(keys), _AT_ONCE):
             some = keys[start : start + _AT_ONCE]

@@ -41,6 +41,8 @@ class SqliteReader:
     """Connections that cannot write, beside the processes that have the store open. `NotFound` if there is none."""
 
     is_persistent = True
+    table_prefix = ""
+    max_table_name = None
 
     def __init__(self, path: str, schema: Schema, mode: Mode = "read") -> None:
         self.address = kv_address("sqlite", path)

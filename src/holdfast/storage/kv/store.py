@@ -152,6 +152,14 @@ class SqlTransaction(Transaction, Protocol):
 class SqlReader(Reader, Protocol):
     """A reader beside whose keyspaces a read model can have tables of its own."""
 
+    @property
+    def table_prefix(self) -> str:
+        """What the name of every such table has to begin with: several stores may share one database."""
+
+    @property
+    def max_table_name(self) -> int | None:
+        """How many bytes a table's name may have; None: any number."""
+
     def query(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
         """Read committed data by SQL."""
 

@@ -117,6 +117,12 @@ class EventConformance(ProjectionsUnderTest):
     def test_a_second_opening(self) -> None:
         first = self.open()
         first.append("a", [paid(1)])
+        if self.abilities.second_opening == "refused":
+            with pytest.raises(Conflict) as caught:
+                self.open()
+            assert caught.value.code == "store.in-use"
+            first.append("a", [paid(2)], expected=1)
+            return
         second = self.open()
         second.append("a", [paid(2)], expected=1)
         if self.abilities.second_opening == "fences":

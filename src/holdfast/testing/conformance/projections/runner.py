@@ -60,12 +60,15 @@ class Tables(Projection):
 
     name = "tables"
 
+    def __init__(self, store: ProjectionStore) -> None:
+        self._marker = "%s" if store.address.startswith("postgresql:") else "?"
+
     def handle(self, event: Event, view: View) -> None:
         table = view.table("by stream")
         view.execute(f"CREATE TABLE IF NOT EXISTS {table} (stream TEXT PRIMARY KEY, cents INTEGER, events INTEGER)")
         view.execute(
-            f"INSERT INTO {table} VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET cents = cents + excluded.cents, "
-            "events = events + 1",
+            f"INSERT INTO {table} AS old VALUES ({self._marker}, {self._marker}, 1) "
+            "ON CONFLICT (stream) DO UPDATE SET cents = old.cents + excluded.cents, events = old.events + 1",
             (event.stream, event.json()["cents"] if event.json()["cents"] != "bad" else 0),
         )
         if event.json()["cents"] == "bad":
@@ -430,22 +433,22 @@ class RunningConformance(ProjectionsUnderTest):
         runner = ProjectionRunner(store)
         if not self.abilities.sql:
             with pytest.raises(Invalid, match="no SQL"):
-                runner.catch_up_persistent(Tables())
+                runner.catch_up_persistent(Tables(store))
             with pytest.raises(Invalid, match="no SQL"):
                 rows_of(store)
             return
         with pytest.raises(Invalid):
-            runner.catch_up_persistent(Tables())
+            runner.catch_up_persistent(Tables(store))
         assert rows_of(store) == {"a": (3, 2)}
         assert (store.lag("tables").position, contents(store, "tables")) == (2, {b"last": b"2"})
         runner = ProjectionRunner(store, on_error=OnError(then="dead-letter"))
-        runner.catch_up_persistent(Tables())
+        runner.catch_up_persistent(Tables(store))
         store = self.reopened(store)
         assert rows_of(store) == {"a": (3, 2), "b": (4, 1)}
         assert store.load_projection_checkpoint("tables").cursors == {"a": 2, "b": 2}
         runner = ProjectionRunner(store, on_error=OnError(then="dead-letter"))
         store.append("a", [paid(10)])
-        runner.rebuild(Tables())
+        runner.rebuild(Tables(store))
         assert rows_of(store) == {"a": (13, 3), "b": (4, 1)}
 
     @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ class ProjectionAbilities(msgspec.Struct, frozen=True, kw_only=True):
 
     persistent: bool
     """What was committed is there when the store is opened again."""
-    second_opening: Literal["shares", "fences"]
-    """What opening a store does while it is open: both can write, or the first one can write no more."""
+    second_opening: Literal["shares", "fences", "refused"]
+    """What opening a store does while it is open: both can write, the first one can write no more, or it is refused."""
     sql: bool
     """A read model can be tables of one's own."""
 

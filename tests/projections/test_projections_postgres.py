@@ -1,0 +1,95 @@
+"""What is PostgreSQL's own: tables of read models in a database that several stores share."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from holdfast.errors import Fenced, Invalid
+from holdfast.projections import Event, Projection, ProjectionRunner, View, open_projections
+from holdfast.testing.conformance.projections.runner import Tables, rows_of
+from holdfast.testing.conformance.projections.subject import paid
+from holdfast.testing.postgres import PostgresServer
+
+
+@pytest.fixture
+def dsn(pg_server: PostgresServer) -> str:
+    return pg_server.new_database()
+
+
+def tables_in(dsn: str) -> list[str]:
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1").fetchall()
+    return [name for (name,) in rows]
+
+
+def test_stores_of_one_database_have_tables_of_their_own(dsn: str) -> None:
+    with open_projections(f"{dsn}&store=one") as one, open_projections(f"{dsn}&store=other") as other:
+        for store, cents in ((one, 1), (other, 20)):
+            store.append("a", [paid(cents)])
+            ProjectionRunner(store).catch_up_persistent(Tables(store))
+        assert (rows_of(one), rows_of(other)) == ({"a": (1, 1)}, {"a": (20, 1)})
+        assert len(tables_in(dsn)) == 2
+        ProjectionRunner(one).reset("tables")
+        assert len(tables_in(dsn)) == 1
+        assert rows_of(other) == {"a": (20, 1)}
+
+
+def test_a_rebuild_leaves_the_tables_of_the_live_read_model_alone(dsn: str) -> None:
+    with open_projections(f"{dsn}&store=one") as store:
+        store.append("a", [paid(1)])
+        runner = ProjectionRunner(store)
+        runner.catch_up_persistent(Tables(store))
+        [live] = tables_in(dsn)
+        runner.rebuild(Tables(store))
+        [rebuilt] = tables_in(dsn)
+        assert live != rebuilt
+        assert rows_of(store) == {"a": (1, 1)}
+
+
+def test_a_name_that_postgres_would_cut_off_is_refused(dsn: str) -> None:
+    class Long(Projection):
+        name = "a-name-of-some-length"
+
+        def handle(self, event: Event, view: View) -> None:
+            view.execute(f"CREATE TABLE {view.table('a table with a name of some length')} (n int)")
+
+    with open_projections(f"{dsn}&store=one") as store:
+        store.append("a", [paid(1)])
+        with pytest.raises(Invalid, match="63 bytes"):
+            ProjectionRunner(store).catch_up_persistent(Long())
+        assert tables_in(dsn) == []
+
+
+def test_a_statement_that_fails_undoes_its_event_alone(dsn: str) -> None:
+    class Positive(Projection):
+        name = "positive"
+
+        def handle(self, event: Event, view: View) -> None:
+            view.execute(f"CREATE TABLE IF NOT EXISTS {view.table('t')} (cents int CHECK (cents > 0))")
+            view.execute(f"INSERT INTO {view.table('t')} VALUES (%s)", (event.json()["cents"],))
+
+    with open_projections(f"{dsn}&store=one") as store:
+        store.append("a", [paid(1), paid(-1), paid(2)])
+        with pytest.raises(Invalid) as caught:
+            ProjectionRunner(store).catch_up_persistent(Positive())
+        assert isinstance(caught.value.__cause__, psycopg.errors.CheckViolation)
+        assert store.lag("positive").position == 1
+        assert store.view("positive").query(lambda table: f"SELECT cents FROM {table('t')}") == [(1,)]
+
+
+def test_a_projection_whose_store_was_opened_elsewhere_writes_no_table(dsn: str) -> None:
+    with open_projections(f"{dsn}&store=one") as first:
+        first.append("a", [paid(1)])
+        with open_projections(f"{dsn}&store=one") as second:
+            with pytest.raises(Fenced):
+                ProjectionRunner(first).catch_up_persistent(Tables(first))
+            assert tables_in(dsn) == []
+            ProjectionRunner(second).catch_up_persistent(Tables(second))
+            assert rows_of(second) == {"a": (1, 1)}
+
+
+def test_the_password_is_for_executors_alone(dsn: str) -> None:
+    with open_projections(f"{dsn}&store=one") as store:
+        assert store.url == f"{dsn}&store=one"
+        assert "password" not in store.address
