@@ -12,6 +12,7 @@ from holdfast.storage.kv.postgres import PostgresStore
 from holdfast.storage.kv.postgres_reader import PostgresReader
 from holdfast.storage.kv.redis import RedisReader, RedisStore
 from holdfast.storage.kv.rocksdb import RocksdbReader, RocksdbStore
+from holdfast.storage.kv.slatedb import SlatedbReader, SlatedbStore
 from holdfast.storage.kv.sqlite import SqliteStore
 from holdfast.storage.kv.sqlite_reader import SqliteReader
 from holdfast.storage.kv.store import KeyValueStore, Kind, Reader, Schema
@@ -102,3 +103,13 @@ class TestPostgres(OnEachKind):
 
     def open_reader(self, schema: Schema) -> Reader:
         return PostgresReader(self.url, schema)
+
+
+class TestSlatedb(OnEachKind):
+    abilities = KeyValueAbilities(persistent=True, writers="fencing", max_transaction=32 << 20, reads_one_moment=True)
+
+    def open_store(self, schema: Schema) -> KeyValueStore:
+        return SlatedbStore(f"file://{self.path}", schema, limit=32 << 20)
+
+    def open_reader(self, schema: Schema) -> Reader:
+        return SlatedbReader(f"file://{self.path}", schema)
