@@ -123,7 +123,7 @@ def _size_of_read_model(store: ProjectionStore, seen: StoredProjection) -> tuple
     """Keys, at most one more than `COUNTED`, and tables."""
     escaped, build = live_build(seen.name).escaped, seen.standing.build if seen.standing else 1
     many = sum(1 for _ in islice(pages(store.kv, "views", keys.of_build(escaped, build)), COUNTED + 1))
-    return many, len(store.kv.tables(table_prefix(escaped, build))) if has_sql(store.kv) else 0
+    return many, len(store.kv.tables(table_prefix(store.kv, escaped, build))) if has_sql(store.kv) else 0
 
 
 class RebuildProjectionPlan(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from holdfast.spark import ProjectionRunner
 from holdfast.storage.kv.memory import MemoryStore
 from holdfast.testing.conformance.projections.subject import CountedStore, paid
 from holdfast.testing.faults.crash import kill_at
+from holdfast.testing.postgres import PostgresServer
 from sparks import ATTEMPTS
 
 if TYPE_CHECKING:
@@ -66,6 +67,18 @@ class Pair:
 @pytest.fixture
 def pair(spark: SparkSession, tmp_path: Path) -> Callable[..., Pair]:
     return lambda prepare: Pair(spark, tmp_path, prepare)
+
+
+def test_on_postgres_the_same_as_in_one_process(spark: SparkSession, pg_server: PostgresServer, tmp_path: Path) -> None:
+    """Executors reach the store with the address that it was opened with, password and all."""
+    with opened(tmp_path / "here.db") as here, open_projections(pg_server.new_database()) as there:
+        for store in (here, there):
+            fill(store, 60, bad=11)
+        InProcess(here, on_error=LETTERS).catch_up_persistent(Ledger())
+        ProjectionRunner(there, spark, on_error=LETTERS).catch_up_persistent(Ledger())
+        assert kept(there)["views"] == kept(here)["views"] != []
+        assert kept(there)["cursors"] == kept(here)["cursors"]
+        assert [letter.position for letter in there.dead_letters("ledger")] == [11, 22, 33, 44, 55]
 
 
 def test_the_same_as_in_one_process_with_events_put_aside(pair: Callable[..., Pair]) -> None:

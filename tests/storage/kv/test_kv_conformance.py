@@ -16,7 +16,6 @@ from holdfast.storage.kv.slatedb import SlatedbReader, SlatedbStore
 from holdfast.storage.kv.sqlite import SqliteStore
 from holdfast.storage.kv.sqlite_reader import SqliteReader
 from holdfast.storage.kv.store import KeyValueStore, Kind, Reader, Schema
-from holdfast.storage.kv.transaction import MAX_TRANSACTION
 from holdfast.testing.conformance.kv import KeyValueAbilities, KeyValueConformance
 from holdfast.testing.valkey import ValkeyServer
 
@@ -107,14 +106,10 @@ class TestPostgres(OnEachKind):
 
 
 class TestSlatedb(OnEachKind):
-    """On local files, which it does not sync; on object storage in the tests of the two models."""
-
-    abilities = KeyValueAbilities(
-        persistent=True, writers="fencing", max_transaction=MAX_TRANSACTION, reads_one_moment=True
-    )
+    abilities = KeyValueAbilities(persistent=True, writers="fencing", max_transaction=32 << 20, reads_one_moment=True)
 
     def open_store(self, schema: Schema) -> KeyValueStore:
-        return SlatedbStore(f"file://{self.path}", schema)
+        return SlatedbStore(f"file://{self.path}", schema, limit=32 << 20)
 
     def open_reader(self, schema: Schema) -> Reader:
         return SlatedbReader(f"file://{self.path}", schema)

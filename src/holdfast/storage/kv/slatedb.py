@@ -1,7 +1,8 @@
 """A store in SlateDB on object storage: one process writes, and opening the store fences the one before.
 
 A write that SlateDB has accepted is not durable, and a writer that was fenced learns of it only when it asks. So a
-commit ends with a flush and with SlateDB's word that it is durable, and reads see nothing that is not.
+commit ends with a flush and with SlateDB's word that it is durable, and reads see the snapshot of the last commit. (A
+read that filters by durability instead would see the half of a commit that becomes durable while it reads.)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from holdfast.base.addresses import kv_path, without_secrets
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.storage.kv import errors
-from holdfast.storage.kv.store import Kind, Mode, Row, Schema, WriteBatch, end_of
+from holdfast.storage.kv.store import Kind, Mode, Row, Schema, WriteBatch, Writers, end_of
 from holdfast.storage.kv.transaction import MAX_TRANSACTION, BufferedTransaction, Turn
 
 PATIENCE = 60.0
@@ -33,9 +34,8 @@ _PAGE = 5000
 _T = TypeVar("_T")
 
 log = logging.getLogger("holdfast.projections")
-_durable = slatedb.ReadOptions(durability_filter=slatedb.DurabilityLevel.REMOTE, dirty=False, cache_blocks=True)
-_durable_scan = slatedb.ScanOptions(
-    durability_filter=slatedb.DurabilityLevel.REMOTE,
+_ahead = slatedb.ScanOptions(
+    durability_filter=slatedb.DurabilityLevel.MEMORY,
     dirty=False,
     read_ahead_bytes=1 << 20,
     cache_blocks=True,
@@ -156,15 +156,15 @@ class SlatedbStore(SlatedbReader):
     where nothing is synced.
     """
 
-    writers = "fencing"
-    max_transaction = MAX_TRANSACTION
+    writers: Writers = "fencing"
     durability = "each commit is in the object storage before it returns"
 
-    def __init__(self, url: str, schema: Schema, mode: Mode = "exclusive") -> None:
+    def __init__(self, url: str, schema: Schema, mode: Mode = "exclusive", *, limit: int = MAX_TRANSACTION) -> None:
+        self.max_transaction = limit
         self.turn = Turn()
-        self._committing = threading.Lock()
-        """Held from a write until it is durable."""
         self._is_lost: str | None = None
+        self._moment: Any = None
+        """The last commit: a snapshot that was taken when no write was under way, so that all of it is durable."""
         super().__init__(url, schema)
 
     def begin(self) -> BufferedTransaction:
@@ -182,23 +182,28 @@ class SlatedbStore(SlatedbReader):
                 else:
                     writes.put(prefix + key, value)
         try:
-            with self._committing:
-                with step("slatedb.write"):
-                    handle = wait_for(database.write(writes), PATIENCE)
-                with step("slatedb.durable"):
-                    wait_for(_made_durable(database, handle), PATIENCE)
+            with step("slatedb.write"):
+                handle = wait_for(database.write(writes), PATIENCE)
+            with step("slatedb.durable"):
+                self._moment = wait_for(_made_durable(database, handle), PATIENCE)
         except BaseException as error:
             self._is_lost = str(error) or type(error).__name__
             if isinstance(error, _FAILURES):
                 raise _of_commit(error, self.kind, self.address) from error
             raise
 
+    def forget_in_child(self) -> None:
+        super().forget_in_child()
+        forks.leak(self._moment)
+
     def _opened(self) -> Any:
         if self._root.startswith("file:"):
             log.warning("%s: SlateDB does not sync local files; a power cut may lose what was committed", self.address)
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._root))
         with step("slatedb.open"):
-            return wait_for(builder.build(), PATIENCE)
+            database = wait_for(builder.build(), PATIENCE)
+        self._moment = wait_for(database.snapshot(), PATIENCE)
+        return database
 
     def _usable(self) -> Any:
         database = super()._usable()
@@ -207,30 +212,23 @@ class SlatedbStore(SlatedbReader):
         return database
 
     async def _get(self, database: Any, key: bytes) -> bytes | None:
-        found: bytes | None = await database.get_with_options(key, _durable)
-        return found
+        return await super()._get(self._moment, key)
 
-    def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        # A snapshot made while a write is not durable yet would show it from the moment that it is, key by key.
-        with self._committing:
-            moment = self._ask(self._usable().snapshot())
-        prefix = self._prefixes[space]
-        return self._ask(self._get_many(moment, [prefix + key for key in keys]))
-
-    async def _get_many(self, moment: Any, keys: list[bytes]) -> list[bytes | None]:
-        found: list[bytes | None] = []
+    async def _get_many(self, database: Any, keys: list[bytes]) -> list[bytes | None]:
+        moment, found = self._moment, list[bytes | None]()
         for start in range(0, len(keys), _AT_ONCE):
-            some = keys[start : start + _AT_ONCE]
-            found += await asyncio.gather(*[moment.get_with_options(key, _durable) for key in some])
+            found += await asyncio.gather(*[moment.get(key) for key in keys[start : start + _AT_ONCE]])
         return found
 
     async def _scan(self, database: Any, wanted: Any) -> Any:
-        return await database.scan_with_options(wanted, _durable_scan)
+        return await self._moment.scan_with_options(wanted, _ahead)
 
 
-async def _made_durable(database: Any, handle: Any) -> None:
+async def _made_durable(database: Any, handle: Any) -> Any:
+    """A snapshot with the write in it, once that is durable."""
     await database.flush()
     await handle.await_durable()
+    return await database.snapshot()
 
 
 def _location(url: str) -> tuple[str, str, str]:
