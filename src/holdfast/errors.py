@@ -141,7 +141,7 @@ def one_line(error: BaseException | str, limit: int = QUOTED, *, kind: bool = Fa
 def _telling(lines: list[str]) -> str:
     if not lines:
         return ""
-    if any("Traceback (most recent call last)" in line for line in lines[:3]):
+    if any(line.startswith("Traceback") or "Traceback (most recent call last)" in line for line in lines[:3]):
         return next((line for line in reversed(lines) if not _JAVA_FRAME.match(line)), lines[0])
     if lines[0].startswith(_PY4J) and len(lines) > 1:
         return lines[1].removeprefix(": ")

@@ -73,8 +73,12 @@ class Names:
                 return {text}
             case ast.JoinedStr(values=parts):
                 return {"".join(chosen) for chosen in itertools.product(*(self._parts(module, part) for part in parts))}
-            case ast.Attribute(attr="kind"):
+            case ast.Attribute(attr="kind" | "_kind" | "codes"):
                 return set(KINDS)
+            case ast.Name(id="kind") if "kv" in module.path.parts:
+                return set(KINDS)
+            case ast.Name(id="self" | "cls"):
+                return set()  # of another function of that name
             case ast.IfExp(body=one, orelse=other):
                 return self._texts(module, one) | self._texts(module, other)
             case ast.BoolOp(values=several):
