@@ -50,7 +50,7 @@ soak: java $(READY) $(CLASSES) ## every step killed, every file damaged, random 
 	$(BIN)/python tests/pipeline/soak.py $(ARGS)
 
 bench: $(READY) ## run the benchmarks and print a table
-	$(BIN)/python -m bench $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)  # the servers of the tests
 
 pins: $(READY) ## resolve constraints.txt anew from pyproject.toml
 	scripts/pin.sh

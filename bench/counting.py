@@ -13,7 +13,7 @@ import holdfast
 from bench.measure import Row
 from holdfast import CheckpointManifest
 from holdfast.testing.faults.proxy import FaultyProxy
-from holdfast.testing.servers import moto_server, options_for
+from servers.s3 import moto_server, options_for
 
 HISTORY = 10_000
 DAMAGED = 100

@@ -16,8 +16,8 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 from bench.measure import Row, in_turns
 from holdfast.index import Index, open_index
 from holdfast.storage.kv.redis_connection import RedisConnection
-from holdfast.testing.postgres import PostgresServer, postgres_server
-from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
+from servers.postgres import PostgresServer, postgres_server
+from servers.valkey import PASSWORD, ValkeyServer, valkey_server
 
 PUTS = 1_000
 ROUNDS = 200

@@ -16,10 +16,10 @@ pytest.register_assert_rewrite("holdfast.testing")
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest  # noqa: E402
-from holdfast.testing.postgres import PostgresServer, postgres_server  # noqa: E402
-from holdfast.testing.servers import S3Server, moto_server  # noqa: E402
-from holdfast.testing.valkey import ValkeyServer, valkey_server  # noqa: E402
 from places import LocalPlace, MemoryPlace  # noqa: E402
+from servers.postgres import PostgresServer, postgres_server  # noqa: E402
+from servers.s3 import S3Server, moto_server  # noqa: E402
+from servers.valkey import ValkeyServer, valkey_server  # noqa: E402
 from sparks import make_session  # noqa: E402
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from psycopg import errors as pg
 from holdfast.base import postgres
 from holdfast.base.postgres import connect, dsn_parts, for_executors, is_lost, message_of, server_name, translated
 from holdfast.errors import Invalid, Unavailable
-from holdfast.testing.postgres import PASSWORD
+from servers.postgres import PASSWORD
 
 
 def failure(dsn: str, *statements: str) -> psycopg.Error:

@@ -13,8 +13,8 @@ from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.storage.objects import ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.subject import manifest
 from holdfast.testing.conformance.checkpoints.suite import Abilities, CheckpointStoreConformance
-from holdfast.testing.servers import S3Server
 from places import interrupt
+from servers.s3 import S3Server
 
 
 class TestLocal(CheckpointStoreConformance):

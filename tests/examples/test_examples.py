@@ -13,7 +13,7 @@ import psycopg
 import pyarrow.dataset
 from deltalake import DeltaTable
 
-from holdfast.testing.postgres import PostgresServer
+from servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

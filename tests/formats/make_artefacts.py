@@ -183,7 +183,7 @@ def redis_indexes() -> None:
     """The keys by type, so that any server that speaks the protocol takes them."""
     import redis
 
-    from holdfast.testing.valkey import valkey_server
+    from servers.valkey import valkey_server
 
     with valkey_server() as server:
         fill_index(server.url("museum"))
@@ -206,7 +206,7 @@ def redis_indexes() -> None:
 
 
 def postgres_indexes() -> None:
-    from holdfast.testing.postgres import postgres_server
+    from servers.postgres import postgres_server
 
     with postgres_server() as server:
         dsn = server.new_database()
@@ -260,7 +260,7 @@ def fill_projections(url: str, *, has_sql: bool) -> None:
 def sinks() -> None:
     from museum_sinks import ON_DISK, commit_one_and_stage_another, sink_on_disk, sink_to_postgres
 
-    from holdfast.testing.postgres import postgres_server
+    from servers.postgres import postgres_server
     from sparks import make_session
 
     descriptors = {}

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.index import Index, open_index
-from holdfast.testing.postgres import postgres_server
-from holdfast.testing.valkey import valkey_server
+from servers.postgres import postgres_server
+from servers.valkey import valkey_server
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -18,8 +18,8 @@ from orders import INDEX_NAMED
 
 from holdfast.base.steps import Phase
 from holdfast.testing.faults.crash import Event, Moment
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.valkey import ValkeyServer
+from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(1800)]
 

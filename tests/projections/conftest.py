@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.servers import S3Server
+from servers.postgres import PostgresServer
+from servers.s3 import S3Server
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from holdfast.errors import Fenced, Invalid
 from holdfast.projections import Event, Projection, ProjectionRunner, View, open_projections
 from holdfast.testing.conformance.projections.runner import Tables, rows_of
 from holdfast.testing.conformance.projections.subject import paid
-from holdfast.testing.postgres import PostgresServer
+from servers.postgres import PostgresServer
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from holdfast.projections import GlobalProjectionCheckpoint, ProjectionRunner, o
 from holdfast.storage.kv import slatedb
 from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
 from holdfast.testing.faults.proxy import FaultyProxy, Status
-from holdfast.testing.servers import S3Server, environment_for
+from servers.s3 import S3Server, environment_for
 
 WORKS = Path(__file__).with_name("projection_works.py")
 

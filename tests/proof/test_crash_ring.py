@@ -17,8 +17,8 @@ from proof_works import WORKS, Address, Place, Work, manifest
 from holdfast.checkpoints.lease import KEPT_GENERATIONS
 from holdfast.testing.faults import crash
 from holdfast.testing.faults.crash import CrashRing
-from holdfast.testing.servers import S3Server
 from products import in_turn
+from servers.s3 import S3Server
 
 pytestmark = pytest.mark.crash
 

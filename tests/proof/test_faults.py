@@ -46,8 +46,8 @@ from holdfast.storage.objects import LocalObjects, open, retry
 from holdfast.testing.faults.disk import FaultyDisk
 from holdfast.testing.faults.powerloss import ForgetfulDisk, keep_everything
 from holdfast.testing.faults.proxy import FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
-from holdfast.testing.servers import S3Server, options_for
 from products import in_turn
+from servers.s3 import S3Server, options_for
 
 ERRORS = {
     errno.ENOSPC: "disk.full",

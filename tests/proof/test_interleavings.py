@@ -17,7 +17,7 @@ from proof_works import Address, manifest, sidecar, states
 from holdfast.base.steps import observe
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, CleanupPlan
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Unavailable
-from holdfast.testing.servers import S3Server
+from servers.s3 import S3Server
 
 HOUR = 3600.0
 

@@ -24,7 +24,7 @@ from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import Fenced, Unavailable
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects.local import LocalObjects
-from holdfast.testing.servers import S3Server
+from servers.s3 import S3Server
 
 RACERS = 8
 PLACES = ["directory", "object", pytest.param("s3", marks=pytest.mark.s3)]

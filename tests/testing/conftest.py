@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.servers import S3Server
+from servers.s3 import S3Server
 
 
 @pytest.fixture

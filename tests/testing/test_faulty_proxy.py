@@ -16,7 +16,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDenie
 from obstore.store import S3Store
 
 from holdfast.testing.faults.proxy import FaultyProxy, Hold, LostReply, Refuse, Request, Stall, Status, once
-from holdfast.testing.servers import S3Server, options_for
+from servers.s3 import S3Server, options_for
 
 pytestmark = pytest.mark.s3
 

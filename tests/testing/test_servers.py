@@ -20,8 +20,8 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import S3Store, from_url
 
-from holdfast.testing import servers
-from holdfast.testing.servers import S3Server, _one_at_a_time, moto_server
+from servers import s3 as servers
+from servers.s3 import S3Server, _one_at_a_time, moto_server
 
 pytestmark = pytest.mark.s3
 
@@ -189,8 +189,8 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
     code = """
 import json, sys, threading
 sys.path[:] = json.loads(sys.argv[1])
-from holdfast.testing import servers
-from holdfast.testing.servers import moto_server
+from servers import s3 as servers
+from servers.s3 import moto_server
 with moto_server() as server:
     print(server.pid, flush=True)
     threading.Event().wait()

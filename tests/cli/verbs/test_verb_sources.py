@@ -29,7 +29,7 @@ from holdfast.sinks.index import sequence_of
 from holdfast.status.index import position_json
 from holdfast.storage.kv.open import open_kv
 from holdfast.storage.kv.rocksdb_directory import MARKS
-from holdfast.testing.valkey import ValkeyServer, valkey_server
+from servers.valkey import ValkeyServer, valkey_server
 
 NASTY = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\x7f [bold red]m[/] \u202eevil\u2066\u2028\n\ttail"
 HASH = 0xDEADBEEF12345678

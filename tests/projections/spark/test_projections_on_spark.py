@@ -26,7 +26,7 @@ from holdfast.spark import ProjectionRunner
 from holdfast.storage.kv.memory import MemoryStore
 from holdfast.testing.conformance.projections.subject import CountedStore, paid
 from holdfast.testing.faults.crash import kill_at
-from holdfast.testing.postgres import PostgresServer
+from servers.postgres import PostgresServer
 from sparks import ATTEMPTS
 
 if TYPE_CHECKING:

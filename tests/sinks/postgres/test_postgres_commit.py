@@ -26,7 +26,7 @@ from holdfast.sinks.postgres.sql import copy_into
 from holdfast.sinks.postgres.table import TableName
 from holdfast.sinks.sink import RowsRefused, SinkProgress, StagedOutputGone
 from holdfast.testing.faults.crash import CrashRing
-from holdfast.testing.postgres import PostgresServer
+from servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.usefixtures("by_hand")
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DayTimeIntervalType, DecimalType, Strin
 from holdfast.errors import Invalid, Unavailable
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import RowsRefused
-from holdfast.testing.postgres import PASSWORD, PostgresServer
+from servers.postgres import PASSWORD, PostgresServer
 
 
 def test_the_target_is_made_from_the_schema(dsn: str) -> None:

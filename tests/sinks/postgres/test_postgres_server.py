@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from postgres_hands import ask
 
-from holdfast.testing.postgres import PASSWORD, PostgresServer, postgres_server
+from servers.postgres import PASSWORD, PostgresServer, postgres_server
 
 LASTING = """
-from holdfast.testing.postgres import postgres_server
+from servers.postgres import postgres_server
 with postgres_server() as server:
     print(server.pid, server.folder, flush=True)
     input()

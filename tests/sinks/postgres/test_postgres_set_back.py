@@ -10,7 +10,7 @@ from postgres_hands import SIMPLE, ask, at, opened, stage, staging_tables
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import SinkProgress
-from holdfast.testing.postgres import PostgresServer
+from servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.usefixtures("by_hand")
 

@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.sinks.postgres import stage as postgres_loading
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import RowsRefused
-from holdfast.testing.postgres import PASSWORD, PostgresServer
+from servers.postgres import PASSWORD, PostgresServer
 from sparks import configured
 
 if TYPE_CHECKING:

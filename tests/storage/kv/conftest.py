@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.postgres import PostgresServer
+from servers.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")

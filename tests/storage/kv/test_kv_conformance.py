@@ -17,7 +17,7 @@ from holdfast.storage.kv.sqlite import SqliteStore
 from holdfast.storage.kv.sqlite_reader import SqliteReader
 from holdfast.storage.kv.store import KeyValueStore, Kind, Reader, Schema
 from holdfast.testing.conformance.kv import KeyValueAbilities, KeyValueConformance
-from holdfast.testing.valkey import ValkeyServer
+from servers.valkey import ValkeyServer
 
 
 @pytest.fixture(params=["index", "store"])

@@ -22,7 +22,7 @@ from holdfast.storage.kv.postgres import PostgresStore
 from holdfast.storage.kv.postgres_reader import PostgresReader
 from holdfast.storage.kv.postgres_server import connect, parse
 from holdfast.storage.kv.store import WriteBatch
-from holdfast.testing.postgres import PASSWORD, PostgresServer
+from servers.postgres import PASSWORD, PostgresServer
 
 A: WriteBatch = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
 B: WriteBatch = {"results": {b"b": b"2", b"a": None}, "meta": {b"m": b"2"}}

@@ -19,7 +19,7 @@ from holdfast.storage.kv.redis import RedisStore
 from holdfast.storage.kv.redis_connection import RedisConnection
 from holdfast.storage.kv.redis_server import judge, may_evict, parse
 from holdfast.storage.kv.store import WriteBatch
-from holdfast.testing.valkey import PASSWORD, ValkeyServer, valkey_server
+from servers.valkey import PASSWORD, ValkeyServer, valkey_server
 
 A: WriteBatch = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
 B: WriteBatch = {"results": {b"b": b"2", b"a": None}, "meta": {b"m": b"2"}}

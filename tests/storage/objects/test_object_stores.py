@@ -11,8 +11,8 @@ import pytest
 from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects, ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.suite import Abilities, ObjectsConformance
-from holdfast.testing.servers import S3Server
 from places import DyingDisk
+from servers.s3 import S3Server
 
 
 class TestLocal(ObjectsConformance):

@@ -1,1 +1,1 @@
-"""Part of the test kit: see holdfast.testing."""
+"""What each kind of store and sink must do, as pytest classes to inherit; one suite per protocol."""

@@ -1,1 +1,1 @@
-"""Part of the test kit: see holdfast.testing."""
+"""Faults on purpose: lost replies, full disks, power cuts, processes killed at a step."""

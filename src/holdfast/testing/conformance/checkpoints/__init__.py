@@ -1,1 +1,1 @@
-"""Part of the test kit: see holdfast.testing."""
+"""The contract of a checkpoint store; `suite` puts the parts together."""

@@ -1,1 +1,1 @@
-"""Part of the test kit: see holdfast.testing."""
+"""The contract of an index; `suite` puts the parts together."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from holdfast.testing.kept import Kept
+from servers.process import Kept
 
 START_TIMEOUT = 60.0
 PASSWORD = "not-to-be-shown"  # the server asks for it: a test can look for it where it must not turn up

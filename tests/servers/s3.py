@@ -29,7 +29,7 @@ ACCESS_KEY = "test-access-key"
 SECRET_KEY = "test-secret-key"  # any value does: moto verifies no signature
 REGION = "us-east-1"
 
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.testing.servers import serve; serve()"
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from servers.s3 import serve; serve()"
 
 
 def environment_for(endpoint: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.kept import Kept
+from servers.process import Kept
 
 START_TIMEOUT = 60.0
 USER = "postgres"
