@@ -19,10 +19,10 @@ No test is skipped for want of an ability: the suite then asks for the opposite.
 from __future__ import annotations
 
 from holdfast.testing.conformance.checkpoints.cleanup import CleaningConformance
-from holdfast.testing.conformance.checkpoints.reading import ReadingConformance
-from holdfast.testing.conformance.checkpoints.saving import SavingConformance
+from holdfast.testing.conformance.checkpoints.read import ReadingConformance
+from holdfast.testing.conformance.checkpoints.save import SavingConformance
 from holdfast.testing.conformance.checkpoints.subject import Abilities, StoreUnderTest
-from holdfast.testing.conformance.checkpoints.updating import UpdatingConformance
+from holdfast.testing.conformance.checkpoints.update import UpdatingConformance
 from holdfast.testing.conformance.checkpoints.validate import RecoveryConformance
 from holdfast.testing.conformance.checkpoints.writers import WritersConformance
 from holdfast.testing.conformance.objects import MediumUnderTest, ObjectsConformance
