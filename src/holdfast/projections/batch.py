@@ -32,7 +32,7 @@ class Failure(msgspec.Struct, frozen=True):
     """What it raised, where that is at hand."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class BatchResult(msgspec.Struct, frozen=True):
     """What became of a batch."""
 
     state: ProjectionState
@@ -56,7 +56,7 @@ class BatchProcessor(Protocol):
         until: int | None,
         now_ms: int,
         given_up: Mapping[int, Failure],
-    ) -> Batch | None:
+    ) -> BatchResult | None:
         """Handle up to `limit` events that follow `current`; None if there are none.
 
         `known` is what is stored. The events in `given_up` are recorded as dead letters and not handled.
@@ -126,13 +126,13 @@ class LocalBatches:
         until: int | None,
         now_ms: int,
         given_up: Mapping[int, Failure],
-    ) -> Batch | None:
+    ) -> BatchResult | None:
         start = first_position(self._kv, self._log, self._ref, current, streams_of(self._projection))
         events, position = self._events(start, limit, until)
         # A position that took a look at every stream is kept even if nothing follows it.
         if position == start and (current.position is not None or start == 0):
             return None
-        batch: Batch | RetryPrefix = RetryPrefix(len(events))
+        batch: BatchResult | RetryPrefix = RetryPrefix(len(events))
         while isinstance(batch, RetryPrefix):
             batch = self._attempt(events, batch.events, position, known, current, now_ms, given_up, batch.failure)
         return batch
@@ -147,7 +147,7 @@ class LocalBatches:
         now_ms: int,
         given_up: Mapping[int, Failure],
         failure: Failure | None,
-    ) -> Batch | RetryPrefix:
+    ) -> BatchResult | RetryPrefix:
         """Handle the first `most` of the events and commit; the one after them is known to fail, if there is one."""
         events = events[:most]
         before = cursors.read_some(self._kv, self._ref, list({event.stream for event in events}), self._kv.address)
@@ -161,12 +161,12 @@ class LocalBatches:
             if failure is not None:
                 position = failure.event.position - 1
                 if not changed:
-                    return Batch(current, False, failure=failure)
+                    return BatchResult(current, False, failure=failure)
             new = moved(current, self._projection.version, position, now_ms)
             commit.commit(writes(self._ref, new, view.writes(), changed, letters))
         finally:
             commit.rollback()
-        return Batch(new, True, handled, len(changed), failure, len(letters))
+        return BatchResult(new, True, handled, len(changed), failure, len(letters))
 
     def _events(self, position: int, limit: int, until: int | None) -> tuple[list[Event], int]:
         """The next events for this projection, and the position up to which there are no others."""

@@ -340,7 +340,7 @@ def test_commits_are_durable_whatever_the_default_is(
         transaction.rollback()
 
 
-# Tables.
+# PostgresTables.
 
 
 def test_role_that_may_only_use_the_tables(pg_server: PostgresServer) -> None:

@@ -13,7 +13,7 @@ from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.index.rows import encoded, key_bytes, problems
 from holdfast.projections import cursors, keys
-from holdfast.projections.batch import Batch, Failure, ProjectionCommit, moved, next_positions, writes
+from holdfast.projections.batch import BatchResult, Failure, ProjectionCommit, moved, next_positions, writes
 from holdfast.projections.event import Event
 from holdfast.projections.spark.events import read_events
 from holdfast.projections.spark.merge import explained
@@ -183,7 +183,7 @@ class FrameBatches:
         until: int | None,
         now_ms: int,
         given_up: Mapping[int, Failure],
-    ) -> Batch | None:
+    ) -> BatchResult | None:
         found = next_positions(
             self._store.kv, self._store.log, self._ref, current, self._projection.streams, limit, until
         )
@@ -201,7 +201,7 @@ class FrameBatches:
             commit.commit(writes(self._ref, new, rows, streams.reached, []))
         finally:
             commit.rollback()
-        return Batch(new, True, streams.events, len(streams.reached))
+        return BatchResult(new, True, streams.events, len(streams.reached))
 
     def _streams(self, start: int, last: int) -> StreamProgress:
         from pyspark.sql import functions as f

@@ -11,7 +11,15 @@ from holdfast.base.jvm import default_parallelism
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.projections import runner, state
-from holdfast.projections.batch import Batch, BatchProcessor, Failure, ProjectionCommit, moved, next_positions, writes
+from holdfast.projections.batch import (
+    BatchProcessor,
+    BatchResult,
+    Failure,
+    ProjectionCommit,
+    moved,
+    next_positions,
+    writes,
+)
 from holdfast.projections.projection import OnError, OnVersion, ProjectionLike, streams_of
 from holdfast.projections.spark.aggregate import FrameBatches, FrameProjection
 from holdfast.projections.spark.events import read_events
@@ -126,7 +134,7 @@ class SparkBatches:
         until: int | None,
         now_ms: int,
         given_up: Mapping[int, Failure],
-    ) -> Batch | None:
+    ) -> BatchResult | None:
         kv = self._store.kv
         found = next_positions(
             self._store.kv, self._store.log, self._ref, current, streams_of(self._projection), limit, until
@@ -144,7 +152,7 @@ class SparkBatches:
             failure = merged.failure
             last = failure.event.position - 1
             if last <= start:
-                return Batch(current, False, failure=failure)
+                return BatchResult(current, False, failure=failure)
         reached = merged.cursors()
         new = moved(current, self._projection.version, last, now_ms)
         commit = ProjectionCommit(kv, self._ref, known, self._lease)
@@ -152,7 +160,7 @@ class SparkBatches:
             commit.commit(writes(self._ref, new, merged.writes(new.build), reached, merged.letters))
         finally:
             commit.rollback()
-        return Batch(new, True, merged.handled, len(reached), failure, len(merged.letters))
+        return BatchResult(new, True, merged.handled, len(reached), failure, len(merged.letters))
 
     def _merged(self, start: int, last: int, known: ProjectionState | None, build: int) -> MergedResult:
         merged = MergedResult(self._ref)

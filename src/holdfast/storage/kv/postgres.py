@@ -24,7 +24,7 @@ from holdfast.errors import Conflict, HoldfastError
 from holdfast.storage.kv import postgres_tables
 from holdfast.storage.kv.postgres_reader import MAX_TABLE_NAME, PostgresReads, cut_off
 from holdfast.storage.kv.postgres_server import PostgresAddress, connect, explained, parse, translated
-from holdfast.storage.kv.postgres_tables import END_TRANSACTION, NOTICE, ByteaArray, Tables
+from holdfast.storage.kv.postgres_tables import END_TRANSACTION, NOTICE, ByteaArray, PostgresTables
 from holdfast.storage.kv.sql import check_statement, ended_transaction
 from holdfast.storage.kv.store import Mode, Schema, WriteBatch, Writers
 from holdfast.storage.kv.token import KEPT, TokenCheck, check_token, new_token, not_applied, refusal, unknown
@@ -61,7 +61,7 @@ class PostgresStore:
         self.address = self.at.shown
         self.kind = schema.kind
         self.turn = Turn()
-        tables = Tables(schema)
+        tables = PostgresTables(schema)
         self._reads = PostgresReads(self.at, tables)
         self.get = self._reads.get
         self.get_many = self._reads.get_many
@@ -171,7 +171,7 @@ class PostgresTransaction(BufferedTransaction):
 class _Writer:
     """Takes the store over when it is made, and from then on writes, as long as nobody else takes it."""
 
-    def __init__(self, address: PostgresAddress, tables: Tables, settle_seconds: float) -> None:
+    def __init__(self, address: PostgresAddress, tables: PostgresTables, settle_seconds: float) -> None:
         self._address = address
         self._tables = tables
         self._settle_seconds = settle_seconds

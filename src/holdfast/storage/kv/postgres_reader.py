@@ -13,7 +13,7 @@ from holdfast.base import forks
 from holdfast.base.postgres import is_lost
 from holdfast.storage.kv import errors
 from holdfast.storage.kv.postgres_server import PostgresAddress, connect, explained, parse, translated
-from holdfast.storage.kv.postgres_tables import ARE_MADE, ByteaArray, Tables
+from holdfast.storage.kv.postgres_tables import ARE_MADE, ByteaArray, PostgresTables
 from holdfast.storage.kv.store import Row, Schema
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _TABLES = (
 class PostgresReads:
     """Values as they are committed; a scan is of one moment. From any thread."""
 
-    def __init__(self, address: PostgresAddress, tables: Tables) -> None:
+    def __init__(self, address: PostgresAddress, tables: PostgresTables) -> None:
         self.store_id = 0
         """Which store; to be set before anything is read."""
         self._at = address
@@ -176,7 +176,7 @@ class PostgresReader:
     max_table_name = MAX_TABLE_NAME
 
     def __init__(self, url: str, schema: Schema) -> None:
-        address, tables = parse(url, schema.kind), Tables(schema)
+        address, tables = parse(url, schema.kind), PostgresTables(schema)
         reads = PostgresReads(address, tables)
         self.address = address.shown
         self.get = reads.get

@@ -47,7 +47,7 @@ END_TRANSACTION = (
 ARE_MADE = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) name"
 
 
-class Statements:
+class PostgresStatements:
     """What is asked of one keyspace's table."""
 
     def __init__(self, table: str, owner: str) -> None:
@@ -67,7 +67,7 @@ class Statements:
         self.delete = made("DELETE FROM {table} WHERE {owner} = %s AND key = ANY(%b::bytea[])")
 
 
-class Tables:
+class PostgresTables:
     """The tables of one kind of store."""
 
     def __init__(self, schema: Schema) -> None:
@@ -76,7 +76,7 @@ class Tables:
         owner = f"{schema.kind}_id"
         tables = {space: f"holdfast.{schema.kind}_{space}" for space in schema.names}
         self.names = [registry, *tables.values()]
-        self.spaces = {space: Statements(table, owner) for space, table in tables.items()}
+        self.spaces = {space: PostgresStatements(table, owner) for space, table in tables.items()}
         columns = f"{owner} bigint NOT NULL, key bytea NOT NULL, value bytea NOT NULL, PRIMARY KEY ({owner}, key)"
         self._make = f"""
 CREATE SCHEMA IF NOT EXISTS holdfast;

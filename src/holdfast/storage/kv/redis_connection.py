@@ -18,7 +18,7 @@ from redis.exceptions import AskError, AuthenticationError, ClusterDownError, No
 from holdfast.base import forks
 from holdfast.errors import HoldfastError, Invalid, Unavailable, one_line
 from holdfast.storage.kv import errors
-from holdfast.storage.kv.redis_layout import Command, Layout
+from holdfast.storage.kv.redis_layout import Command, RedisLayout
 from holdfast.storage.kv.redis_server import SYNC_TIMEOUT_MS, Keeping, RedisAddress, find_out, not_kept
 from holdfast.storage.kv.store import Schema
 from holdfast.storage.kv.token import unknown
@@ -112,7 +112,7 @@ class RedisClient:
     def __init__(self, address: RedisAddress, schema: Schema) -> None:
         self.address = address.shown
         self.kind = schema.kind
-        self.layout = Layout(address, schema)
+        self.layout = RedisLayout(address, schema)
         self.keeping: Keeping | None = None
         self._at = address
         self._connection: RedisConnection | None = None

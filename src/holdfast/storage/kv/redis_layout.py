@@ -20,7 +20,7 @@ _FIELDS = 2_000
 _BYTES = 1 << 20
 
 
-class Layout:
+class RedisLayout:
     """For each keyspace a hash of its values, such as `:results`, and a sorted set of its keys, `:results:order`, all
     scored 0, so that they are in the order of their bytes. `:token` and `:earlier` are the writer's token and those
     before it.

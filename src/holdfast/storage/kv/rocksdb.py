@@ -19,7 +19,7 @@ from holdfast.base.addresses import kv_address
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable, one_line
 from holdfast.storage.kv import errors
-from holdfast.storage.kv.rocksdb_directory import Claim, LinkedFiles
+from holdfast.storage.kv.rocksdb_directory import DirectoryClaim, LinkedFiles
 from holdfast.storage.kv.store import Kind, Mode, Row, Schema, WriteBatch, Writers, end_of
 from holdfast.storage.kv.token import new_token
 from holdfast.storage.kv.transaction import MAX_TRANSACTION, BufferedTransaction, Turn
@@ -45,7 +45,7 @@ class RocksdbStore:
         self.turn = Turn()
         self.prefixes = schema.prefixes
         self._schema = schema
-        self._claim = Claim(path, schema.kind)
+        self._claim = DirectoryClaim(path, schema.kind)
         self.address = kv_address("rocksdb", self._claim.path)
         self._is_closed = False
         self._synced = WriteOptions()

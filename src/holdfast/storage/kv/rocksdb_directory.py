@@ -44,7 +44,7 @@ class _Closable(Protocol):
 _Opened = TypeVar("_Opened", bound=_Closable)
 
 
-class Claim:
+class DirectoryClaim:
     """A directory that is ours for as long as this is not released, or until the process ends, however."""
 
     def __init__(self, path: str, kind: Kind) -> None:

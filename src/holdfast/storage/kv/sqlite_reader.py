@@ -24,7 +24,7 @@ _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 
 _OF_READERS = ("query_only = ON", "cache_size = -16384")
 
 
-class Statements:
+class SqliteStatements:
     """What is asked of one keyspace's table."""
 
     def __init__(self, table: str) -> None:
@@ -49,7 +49,7 @@ class SqliteReader:
         self.kind = schema.kind
         self._schema = schema
         self._errors = ERRORS[schema.kind]
-        self._statements = {keyspace.name: Statements(keyspace.table) for keyspace in schema.keyspaces}
+        self._statements = {keyspace.name: SqliteStatements(keyspace.table) for keyspace in schema.keyspaces}
         self._path = os.path.realpath(path)
         self._patience = PATIENCE[mode]
         self._source = f"file:{quote(os.fsencode(self._path))}" + ("?mode=ro" if mode == "read" else "")
