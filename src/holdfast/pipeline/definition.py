@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.manifest import ConnectorCheckpoint
-from holdfast.pipeline.query_plan import Query
+from holdfast.pipeline.query_plan import Query, stable_hash
 from holdfast.pipeline.recovery_plan import OnChange, PipelineSpec
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.pack import Reopening
@@ -80,6 +80,20 @@ class PipelineDefinition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def workdir_owner(self) -> WorkdirOwner:
         return WorkdirOwner(self.name, self.store.objects.address)
+
+    def hash_with(self, query: Query) -> int:
+        """The pipeline hash: of queries, sources, sinks and options, the same in every process and on every machine."""
+        return stable_hash(
+            {
+                "plan": query.plan,
+                "schema": self.frame.schema.jsonValue(),
+                "output_mode": self.output_mode,
+                "sources": [[source.name, source.connector] for source in query.sources],
+                "tables": sorted(self.tables),
+                "operators": sorted(self.operators),
+                "sinks": {name: named.sink.describe() for name, named in self.sinks.items()},
+            }
+        )
 
 
 class PreparedPipeline(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
 from holdfast.pipeline.definition import VERSION, PipelineDefinition, PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator
-from holdfast.pipeline.query_plan import describe_query, stable_hash
+from holdfast.pipeline.query_plan import describe_query
 from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.recovery import apply, observe, observe_workdir, recover_sinks
 from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_start, plan_recovery
@@ -65,19 +65,10 @@ def start(prepared: PreparedPipeline) -> QueryRun:
 def preflight(definition: PipelineDefinition) -> PreparedPipeline:
     """Refuse whatever can be refused before any data moves, and before a driver that is at work is fenced."""
     query = describe_query(definition.frame, definition.sources)
-    pipeline_hash = stable_hash(
-        {
-            "plan": query.plan,
-            "schema": definition.frame.schema.jsonValue(),
-            "output_mode": definition.output_mode,
-            "sources": [[source.name, source.connector] for source in query.sources],
-            "tables": sorted(definition.tables),
-            "operators": sorted(definition.operators),
-            "sinks": {name: named.sink.describe() for name, named in definition.sinks.items()},
-        }
-    )
     states = {name: operator.snapshot() for name, operator in definition.operators.items()}
-    prepared = PreparedPipeline(definition=definition, query=query, pipeline_hash=pipeline_hash, initial_states=states)
+    prepared = PreparedPipeline(
+        definition=definition, query=query, pipeline_hash=definition.hash_with(query), initial_states=states
+    )
     newest = _newest_unverified(definition.store)
     workdir, _ = observe_workdir(definition.workdir, definition.store, None)
     lineage = check_start(Observation(definition.store.objects.address, newest, workdir), prepared.spec)

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.base.arguments import check_key, check_value
 from holdfast.base.steps import step
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, Invalid, one_line
 from holdfast.index.rows import encoded, key_bytes, problems
 from holdfast.projections import cursors, keys
 from holdfast.projections.batch import BatchResult, Failure, ProjectionCommit, moved, next_positions, writes
@@ -244,7 +244,7 @@ class FrameBatches:
         except HoldfastError:
             raise
         except Exception as error:
-            raise self._refused(f"its aggregation does not work on events: {error}") from error
+            raise self._refused(f"its aggregation does not work on events: {one_line(error)}") from error
         self._projection.check(schema)
         return frame
 

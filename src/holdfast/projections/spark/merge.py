@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.base.codec import msgpack_decoder
-from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable, one_line
 from holdfast.projections import cursors, keys
 from holdfast.projections.batch import Failure
 from holdfast.projections.spark.events import decode_record
@@ -198,7 +198,7 @@ def explained(error: Exception, name: str) -> HoldfastError:
     about, unchanged = f"projection {name[:200]!r}", "its read model and its cursors"
     if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
         return Invalid(
-            f"Projection {name[:200]!r} cannot be sent to Spark's executors: {error}",
+            f"Projection {name[:200]!r} cannot be sent to Spark's executors: {one_line(error)}",
             code="projection.pickle",
             about=about,
             unchanged=unchanged,
@@ -213,7 +213,7 @@ def explained(error: Exception, name: str) -> HoldfastError:
             next_step="install holdfast there, or set PYSPARK_PYTHON to a Python that has it before the session starts",
         )
     return Unavailable(
-        f"Spark did not come to the end of a batch of projection {name[:200]!r}: {error}",
+        f"Spark failed in a batch of projection {name[:200]!r}: {one_line(error)}",
         code="spark.failed",
         about=about,
         unchanged=unchanged,

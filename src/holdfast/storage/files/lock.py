@@ -10,7 +10,6 @@ import socket
 from holdfast.base import forks
 from holdfast.errors import Conflict
 from holdfast.storage.files import disk
-from holdfast.storage.files.disk import PosixDisk
 
 
 class FileLock:
@@ -23,7 +22,7 @@ class FileLock:
     def __init__(self, path: str, address: str, kind: str = "index") -> None:
         """`kind` is what it guards: an index or a store."""
         self._path = path
-        with _errors(address):
+        with _errors(address, kind):
             self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,7 +40,7 @@ class FileLock:
             ) from None
         except OSError:
             self.close()
-            with _errors(address):
+            with _errors(address, kind):
                 raise
         forks.opened(self)
 
@@ -62,24 +61,12 @@ class FileLock:
             self.close()
 
 
-def make_directories(path: str, address: str) -> None:
-    """`disk.make_directories`, with errors of ours."""
-    with _errors(address):
-        disk.make_directories(path)
-
-
-def sync_directory(path: str, address: str) -> None:
-    """`disk.sync` of a directory, with errors of ours."""
-    with _errors(address):
-        PosixDisk().sync_directory(path)
-
-
-def _errors(address: str) -> contextlib.AbstractContextManager[None]:
+def _errors(address: str, kind: str) -> contextlib.AbstractContextManager[None]:
     return disk.disk_errors(
         f"{address} cannot be opened",
-        code="index.disk",
+        code=f"{kind}.disk",
         about=address,
-        unchanged="the index",
+        unchanged=f"the {kind}",
         then="then open it again",
     )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import urllib.parse
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -76,13 +75,9 @@ def connect(address: PostgresAddress) -> Connection:
     return connection
 
 
-@contextlib.contextmanager
-def translated(doing: str, address: PostgresAddress) -> Iterator[None]:
+def translated(doing: str, address: PostgresAddress) -> contextlib.AbstractContextManager[None]:
     """Raise our own errors instead of psycopg's, for what has applied nothing."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise explained(error, doing, address) from None
+    return postgres.translated(lambda error: explained(error, doing, address))
 
 
 def explained(error: psycopg.Error, doing: str, address: PostgresAddress) -> HoldfastError:
