@@ -33,14 +33,14 @@ COMMON = ("index.check-keys", "index.epoch", "index.write", "index.commit")
 MAKING = {"sqlite": "sqlite.create", "rocksdb": "rocksdb.mark", "postgres": "postgres.tables"}
 """A step that only the very first life takes."""
 OWN = {
-    "sqlite": (),
+    "sqlite": ("sqlite.commit",),
     "rocksdb": ("rocksdb.open", "rocksdb.commit"),
     "redis": ("redis.open", "redis.queue", "redis.commit"),
     "postgres": ("postgres.open", "postgres.write", "postgres.commit"),
 }
 INDEXES = dict.fromkeys(OWN, Kind("indexed"))
 OF_INDEXES = {"index.create", "index.configure", *COMMON, *MAKING.values()}.union(*OWN.values())
-"""All of theirs. Those that are not killed at here are in sources/test_index_crashes.py."""
+"""All of theirs. Those that are not killed at here are in index/test_index_crashes.py."""
 
 OF_LOTTERIES = {"delta.place"}
 """What a Delta table without a key takes besides; sinks/test_sink_crashes.py kills at it."""
@@ -58,7 +58,12 @@ def during(name: str, phase: Phase = "begin") -> Moment:
 
 
 ON_INDEXES: Chains = {
-    "sqlite": [during("index.check-keys", "end"), during("index.write"), during("index.commit", "end")],
+    "sqlite": [
+        during("index.check-keys", "end"),
+        during("index.write"),
+        during("index.commit", "end"),
+        during("sqlite.commit", "end"),
+    ],
     "rocksdb": [during("rocksdb.open"), during("rocksdb.commit"), during("rocksdb.commit", "end")],
     "redis": [during("redis.open"), during("redis.queue"), during("redis.commit", "end")],
     "postgres": [during("index.epoch"), during("postgres.write", "end"), during("postgres.commit", "end")],

@@ -23,7 +23,7 @@ from holdfast.pipeline.epoch_manifest import with_statuses
 from holdfast.pipeline.recovery import recover_sinks
 from holdfast.pipeline.recovery_plan import Observation, PipelineSpec, WorkdirState, plan_recovery
 from holdfast.pipeline.workdir.snapshot import Snapshot
-from holdfast.sinks import RowsRefused, StagedOutputGone
+from holdfast.sinks import Delivery, Descriptor, RowsRefused, StagedOutputGone
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects import LocalObjects, open_objects
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
@@ -485,6 +485,26 @@ def test_replay_writes_again_what_is_gone(memory: MemoryPlace) -> None:
     ]
     assert world.seen("lake") == world.seen("pg") == {1: [SECOND]}
     assert statuses(memory.open()) == {"lake": COMMITTED, "pg": COMMITTED}
+
+
+def test_a_replay_whose_output_is_gone_once_more_stops(memory: MemoryPlace) -> None:
+    """If it returned, Spark would take the epoch for done, and the sink would never get it."""
+    world = World(memory.open())
+    found = decided(world)
+    lake = world.sinks["lake"]
+    stage = lake.stage
+
+    def vanishing(frame: Any, delivery: Delivery) -> Descriptor:
+        descriptor = stage(frame, delivery)
+        lake.staged.clear()
+        return descriptor
+
+    lake.staged.clear()
+    lake.stage = vanishing  # type: ignore[method-assign]
+    with pytest.raises(StagedOutputGone, match="Sink 'lake' in epoch 1"):
+        run(world, world.start(found), 1, SECOND)
+    assert ("evaluate",) not in world.history
+    assert statuses(memory.open()) == {"lake": PENDING, "pg": COMMITTED}
 
 
 def test_replay_gives_views_what_they_had(memory: MemoryPlace) -> None:

@@ -93,3 +93,25 @@ def test_the_password_is_for_executors_alone(dsn: str) -> None:
     with open_projections(f"{dsn}&store=one") as store:
         assert store.url == f"{dsn}&store=one"
         assert "password" not in store.address
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK", "SELECT 1"])
+def test_several_statements_in_one_are_refused(dsn: str, ending: str) -> None:
+    """A COMMIT behind an INSERT would make the row durable without the cursor."""
+
+    class Several(Projection):
+        name = "several"
+
+        def handle(self, event: Event, view: View) -> None:
+            table = view.table("rows")
+            view.execute(f"CREATE TABLE IF NOT EXISTS {table} (n int)")
+            view.execute(f"INSERT INTO {table} VALUES (1); {ending}")
+
+    with open_projections(f"{dsn}&store=one") as store:
+        store.append("a", [paid(1)])
+        runner = ProjectionRunner(store)
+        for _ in range(2):
+            with pytest.raises(Invalid, match="multiple commands"):
+                runner.catch_up_persistent(Several())
+        assert tables_in(dsn) == []
+        store.append("a", [paid(2)])

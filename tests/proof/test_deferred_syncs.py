@@ -84,3 +84,17 @@ def test_a_claim_does_not_make_later_saves_sync_more(layout: Layout) -> None:
         return disk.operations.count("directory.sync") - before
 
     assert syncs_of_the_third_save(claims=True) == syncs_of_the_third_save(claims=False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EACCES, errno.EROFS])
+def test_a_reader_that_may_not_sync_reads_all_the_same(layout: Layout, code: int) -> None:
+    disk = ForgetfulDisk()
+    CheckpointStore(LocalObjects(ROOT, disk=disk), layout).save(FIRST)
+
+    def refuse(_: int, name: str) -> OSError | None:
+        return OSError(code, "not here") if name == "directory.sync" else None
+
+    reader = CheckpointStore(LocalObjects(ROOT, disk=FaultyDisk(disk, refuse)), layout)
+    assert reader.load_latest() is not None
+    assert reader.recover_latest_validated().chosen_id == 1

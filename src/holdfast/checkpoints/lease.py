@@ -13,7 +13,9 @@ The steps in between look only if the last look is older than a second (`recheck
 all of them are conditional writes. A batch object or a sidecar never replaces another, and counts only once a manifest
 lists it. The manifest is created under the id after the newest one. As long as that id is free, no successor has saved
 anything, so none has removed what this checkpoint inherits; once it is taken, the creation fails. An update only moves
-sink statuses forward. None of this holds for ids with gaps: such a writer looks before every step.
+sink statuses forward. None of this holds for ids with gaps: such a writer looks before every step. Nor does it hold
+once a successor has saved so many checkpoints that the id is pruned and free again: no pipeline does that within a
+second, and the second also counts while the machine is suspended.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ KEPT_GENERATIONS = 8
 _NAME = re.compile(r"lease/generation-(\d{20})\.json")
 
 
+def _seconds() -> float:
+    """Since the machine started, also while it was suspended, where the system can tell."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class LeaseRecord(msgspec.Struct, frozen=True):
     """Who claimed a generation, for people who ask."""
 
@@ -47,12 +54,10 @@ class LeaseRecord(msgspec.Struct, frozen=True):
 class Lease:
     """One claim on one store."""
 
-    def __init__(
-        self, objects: ObjectStore, record: LeaseRecord, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, objects: ObjectStore, record: LeaseRecord, *, clock: Callable[[], float] | None = None) -> None:
         self._objects = objects
-        self._clock = clock
-        self._checked = clock()
+        self._clock = clock or _seconds
+        self._checked = self._clock()
         self.record = record
 
     def __repr__(self) -> str:

@@ -210,10 +210,7 @@ class EpochCoordinator:
         # A driver that took over before the decision may have removed what some sinks staged. They would get the rows
         # of another run of the query: that driver has to deliver to all of them.
         self._store.check_lease()
-        gone = self._finish(manifest)
-        if gone:
-            name = next(iter(gone))
-            raise _still_owed(gone[name], name, manifest)
+        self._finish(manifest)
 
     @contextlib.contextmanager
     def _staging(self, epoch: int) -> Iterator[dict[str, Descriptor]]:
@@ -312,7 +309,8 @@ class EpochCoordinator:
 
     def _finish(
         self, manifest: CheckpointManifest, stage_again: Callable[[NamedSink], Descriptor] | None = None
-    ) -> dict[str, StagedOutputGone]:
+    ) -> None:
+        """Finish the epoch in every sink, or raise: an epoch that Spark takes for done must not be owed any more."""
         finished = finish_owed(
             manifest,
             self._sinks,
@@ -323,7 +321,8 @@ class EpochCoordinator:
         )
         self.newest = finished.manifest
         finished.raise_failure()
-        return finished.gone
+        for name, error in finished.gone.items():
+            raise _still_owed(error, name, manifest)
 
 
 def _compute(frame: DataFrame) -> None:

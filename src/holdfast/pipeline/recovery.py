@@ -158,7 +158,7 @@ def _finish_last_epoch(
     """Commit what was staged. A sink whose staged output is gone gets it when Spark runs the epoch again."""
     finished = finish_owed(newest, definition.sinks, definition.store, pipeline=definition.name, generation=generation)
     finished.raise_failure()
-    if plan.checkpoint_id is None and finished.manifest.owed_sinks:  # a reset runs no epoch again
+    if plan.replayed is None and finished.manifest.owed_sinks:  # nothing would give it to them later
         raise cannot_finish(finished.manifest.owed_sinks[0], newest)
     return finished.manifest
 

@@ -134,7 +134,7 @@ class PostgresTransaction(BufferedTransaction):
         try:
             return store.writer.run(sql, parameters)
         except psycopg.Error as error:
-            if trouble_of(error) == "unavailable":
+            if trouble_of(error) in ("unavailable", "damaged"):  # not the handler's fault
                 raise explained(error, "writing", store.at) from None
             raise
 
@@ -234,7 +234,8 @@ class _Writer:
         """One statement of the user's, in the open transaction."""
         assert self._connection is not None
         with self._connection.transaction():
-            found = self._connection.execute(sql.encode(), parameters or None)
+            with self._connection.pipeline():  # where one statement is one message: "…; COMMIT" is refused
+                found = self._connection.execute(sql.encode(), parameters or None)
             return found.fetchall() if found.description else []
 
     def cut_off(self) -> None:

@@ -123,9 +123,9 @@ class SqliteReader:
         found: dict[bytes, bytes] = {}
         starts = range(0, len(keys), _AT_ONCE)
         is_ours = len(starts) > 1 and not connection.in_transaction
-        if is_ours:
-            connection.execute("BEGIN")
         try:
+            if is_ours:
+                connection.execute("BEGIN")
             for start in starts:
                 some = keys[start : start + _AT_ONCE]
                 statement = self._statements[space].get_many + f"({','.join('?' * len(some))})"

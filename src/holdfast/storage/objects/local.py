@@ -70,15 +70,20 @@ class LocalObjects:
             return self._update_locked(path, folder, change, limit)
 
     def secure(self, keys: Sequence[str]) -> None:
-        for folder in sorted({os.path.dirname(self._path(key)) for key in keys}):
-            with self._explained(folder, writing=True):
-                try:
-                    self._make_durable(folder)
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    if error.errno not in CANNOT_SYNC:
-                        raise
+        # Never deferred: a reader may lack the right to sync, and that is forgiven only here.
+        deferred, self._deferred = self._deferred, None
+        try:
+            for folder in sorted({os.path.dirname(self._path(key)) for key in keys}):
+                with self._explained(folder, writing=True):
+                    try:
+                        self._make_durable(folder)
+                    except FileNotFoundError:
+                        continue
+                    except OSError as error:
+                        if error.errno not in CANNOT_SYNC:
+                            raise
+        finally:
+            self._deferred = deferred
 
     @contextlib.contextmanager
     def together(self, expected: Mapping[str, bytes] | None = None) -> Iterator[None]:
