@@ -194,7 +194,7 @@ def read_batch(objects: ObjectStore, key: str, *, limit: int = READ_LIMIT) -> ba
 
 
 def _lease_check_of(where: object) -> Callable[[], None]:
-    """What a checkpoint store checks before it writes; nothing for a bare medium or an address."""
+    """What a checkpoint store checks before it writes; nothing for a bare object store or an address."""
     check: Callable[[], None] = where.recheck_lease if isinstance(where, HasLease) else lambda: None
     return check
 
@@ -222,7 +222,7 @@ def _is_int(value: object) -> TypeGuard[int]:
 
 @contextmanager
 def _hashing(chunks: Chunks) -> Iterator[Callable[[], str]]:
-    """The SHA-256 of the chunks, for a large body computed on another thread while this one waits for the medium."""
+    """The SHA-256 of the chunks, for a large body computed on another thread while this one waits for the storage."""
     if sum(len(chunk) for chunk in chunks) < _HASH_ASIDE_FROM:
         yield lambda: _sha256(chunks)
         return

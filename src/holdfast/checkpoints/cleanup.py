@@ -95,7 +95,7 @@ class Cleanup:
     def can_build_on(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint and everything below it can be built on, and is durable.
 
-        The medium is not asked again about what was seen before.
+        The object store is not asked again about what was seen before.
         """
         ahead: int | None = checkpoint_id
         chain = []
@@ -114,7 +114,7 @@ class Cleanup:
             self.can_build_on(checkpoint_id)
 
     def retain(self, keep: int) -> None:
-        """Remove what `keep` lets go, from memory: no listing, unless it is the first or ids were passed over."""
+        """Apply retention from cached ids. Lists only on the first call, or after a gap in the ids."""
         if self._ids is None:
             self._learn()
         if len(self._ids or ()) > keep:
@@ -261,7 +261,7 @@ class Cleanup:
 
 
 def _is_surely_whole(manifest: CheckpointManifest) -> bool:
-    """Whether a manifest that we saved needs no look at the medium: what it refers to, this very save has written."""
+    """Whether a manifest that we saved needs no look at the object store: this very save wrote what it refers to."""
     ends = [op.external_offset + op.external_length for op in manifest.operator_states.values() if op.external]
     sidecar = manifest.own.sidecar
     if sidecar is None:

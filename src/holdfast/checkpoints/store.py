@@ -1,4 +1,4 @@
-"""The checkpoint store: every method of the contract, one implementation for all media and both layouts."""
+"""The checkpoint store: every method of the contract, one implementation for every object store and both layouts."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class CheckpointStore:
     def validate_checkpoint(
         self, checkpoint_id: int, *, deep: bool = True, progress: Progress | None = None
     ) -> ValidationResult:
-        """Check one checkpoint and the chain below it, by default every byte. Raises only where the medium fails."""
+        """Check one checkpoint and the chain below it, by default every byte. Raises only if the object store fails."""
         return self.validator(deep=deep, progress=progress).validate(check_id(checkpoint_id))
 
     def validator(self, *, deep: bool = True, progress: Progress | None = None) -> Validator:
@@ -339,7 +339,7 @@ class CheckpointStore:
         return f"{self._writer_id}-{checkpoint_id}"
 
     def _vouched(self) -> frozenset[str]:
-        """Batch objects that need no look: what the last checkpoint of the one who holds the lease needs, too."""
+        """Batch objects of our last checkpoint. While we hold the lease they exist, so a save need not check them."""
         return self._cleanup.newest_objects if self._lease else frozenset()
 
     def _save_alone(self, manifest: CheckpointManifest) -> None:

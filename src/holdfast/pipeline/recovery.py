@@ -118,7 +118,7 @@ def recover_sinks(
     """
     lineage = newest.own.lineage if newest else 0
     epoch = newest.epoch if newest else 0
-    standings = {}
+    progress = {}
     for name, named in sinks.items():
         owed = [
             found.own.sinks.get(name) for found in (newest, doubtful) if found is not None and name in found.owed_sinks
@@ -126,10 +126,10 @@ def recover_sinks(
         keep = owed[0] if owed else None
         try:
             with step("sink.recover", sink=name):
-                standings[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
+                progress[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
         except HoldfastError as error:
             raise error.within(f"Sink {name!r}, asked what it has") from error
-    return standings
+    return progress
 
 
 def apply(

@@ -64,7 +64,7 @@ def move_back(store: ProjectionStore, ref: BuildRef, position: int) -> None:
 
 
 def retry_letters(store: ProjectionStore, ref: BuildRef, projection: ProjectionLike) -> list[DeadLetter]:
-    """Handle dead letters again, each in a commit of its own; those that are left, with what they failed of now."""
+    """Retry dead letters, one commit each. Returns those that failed again, with the new error."""
     found = state.read(store.kv, ref.key, store.address)
     if found is None:
         return []

@@ -55,7 +55,7 @@ SCHEMA = Schema(
     # A batch touches a page per stream: they must fit into the cache, and the log is folded back after some batches.
     settings=("cache_size = -65536", "wal_autocheckpoint = 8192"),
 )
-"""How a store of events lies on the media."""
+"""How a store of events is laid out in its backend."""
 
 FORMAT = b"format"
 HEAD = b"head"

@@ -1,4 +1,4 @@
-"""What a projection is, and what may be done when it fails."""
+"""The protocol of a projection, and its policy for a handler that fails."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Projection:
 
 
 class OnError(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when a handler raises: try again so many times, then stop there, or put the event aside on record.
+    """What to do when a handler raises: retry, then stop or record the event as a dead letter.
 
     An event is never passed over silently.
     """

@@ -300,7 +300,7 @@ class ProjectionRunner:
             return known, known
         if not ref.is_live:
             raise Fenced(
-                f"The rebuild of projection {ref.name[:200]!r} was taken over or ended by somebody else.",
+                f"The rebuild of projection {ref.name[:200]!r} was taken over or finished by another runner.",
                 code="projection.rebuild-fenced",
                 about=f"projection {ref.name[:200]!r}",
                 unchanged="the live read model",

@@ -64,7 +64,7 @@ class WorkerLease:
                 self.check(transaction)
 
     def release(self) -> None:
-        """Let others have it at once. Fine if somebody has it already."""
+        """Release the lease. No error if another holder has taken it."""
         with step("lease.release"), state.begin(self._kv) as transaction:
             value = transaction.get("meta", self._key)
             if value is not None and decode(self._key, value, self._kv.address).token == self.token:

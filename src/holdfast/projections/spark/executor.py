@@ -50,13 +50,13 @@ Mapped = Callable[[Iterator["RecordBatch"]], Iterator["RecordBatch"]]
 
 
 def grouping(projection: Any) -> Mapped:
-    """Puts a projection's own key before each record. Where there is none, the record is why."""
-    # What Spark sends is a function of no size: the one that it calls is imported where it runs.
+    """Prefix each record with the projection's key. If `key()` fails, the record holds the error instead."""
+    # Spark pickles only this small lambda; `_with_keys` is imported on the executor.
     return lambda batches: _with_keys(projection, batches)
 
 
 def handling(task: Task) -> Mapped:
-    """Handle events that come sorted by group and position; parts, encoded."""
+    """Handle events sorted by group and position, and yield encoded `GroupResult`s."""
     return lambda batches: _encoded(_parts(task, batches))
 
 
@@ -231,12 +231,12 @@ class GroupExecutor:
 
 
 class GroupView(StoredView):
-    """What is committed and what this group has written; and a record of which keys it has read and written."""
+    """The committed read model plus this group's writes. Records the keys it read and wrote."""
 
     def __init__(self, kv: Reader, name: bytes, build: int) -> None:
         super().__init__(kv, name, build, self._no_transaction)
-        # While a projection is made for the first time, or anew, there is nothing to read. Whoever commits meanwhile
-        # changes the state, and then nothing of this is committed.
+        # During the first build, or a rebuild, there is nothing to read. If another runner commits meanwhile, the
+        # projection's state has changed and nothing of this batch is committed.
         self._is_empty = not any(kv.scan("views", self._prefix, end_of(self._prefix), 1))
         self._read: set[bytes] = set()
         self._scanned: set[bytes] = set()
@@ -264,7 +264,7 @@ class GroupView(StoredView):
         raise self._refused()
 
     def report(self, group: bytes, part: GroupResult) -> int:
-        """Add what this group has done to a part; its size. The view is then as if nobody had used it."""
+        """Move this group's reads and writes into `part`; returns their size. Leaves the view empty."""
         written = self._written
         part.keys.extend(written)
         part.values.extend(written.values())

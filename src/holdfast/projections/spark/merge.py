@@ -34,7 +34,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
     why: str
     attempts: int
     trace: str
-    """Where it was raised, for whoever has to correct the handler."""
+    """Where it was raised, for the author of the handler."""
 
 
 class RaisedElsewhere(Exception):
@@ -57,13 +57,13 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
 
 def fault(error: HoldfastError) -> Fault:
-    """A class of somebody else's is sent as the one of ours that it is derived from."""
+    """Encode an error. A subclass from outside `holdfast.errors` is sent as its nearest base class in it."""
     kind = next(kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
     return Fault(kind, error.message, error.code, error.about, error.unchanged, error.next_step)
 
 
 class GroupResult(msgspec.Struct, frozen=True, array_like=True):
-    """Some groups of one partition, each as a whole. Flat lists: there may be millions of keys to decode."""
+    """The results of several whole groups of one partition. Flat lists, because there may be millions of keys."""
 
     handled: int = 0
     keys: list[bytes] = []

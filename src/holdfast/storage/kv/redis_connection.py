@@ -129,7 +129,10 @@ class RedisClient:
         return self._connection
 
     def verified_connection(self) -> RedisConnection:
-        """A connection to a server that keeps what it acknowledges: one that was started anew may have changed."""
+        """A connection whose server passed the durability check.
+
+        Checked again after a reconnect, since settings may have changed.
+        """
         connection = self.connection()
         if connection is not self._verified:
             found = find_out(connection, self._at.durability)

@@ -99,7 +99,7 @@ class SqliteStore(SqliteReader):
                 self._writer.rollback()
 
     def refuse_failure(self, error: sqlite3.Error) -> None:
-        """Raise our error if the medium is to blame, rather than the statement."""
+        """Raise our error if the database file is to blame, rather than the statement."""
         if is_of_the_medium(error):
             raise self._errors.explained(error, self.address) from error
 

@@ -17,7 +17,7 @@ from holdfast.storage.kv.errors import nothing_applied
 from holdfast.storage.kv.store import Kind
 
 KEPT = 16
-"""So many openings later, a lost commit can still be settled."""
+"""A lost commit can still be settled after this many later openings."""
 
 
 class TokenCheck(NamedTuple):
@@ -27,7 +27,7 @@ class TokenCheck(NamedTuple):
     """The token is ours; it was when another process opened the store; there is none; it is one that never followed
     ours, so that the store was set back, replaced, or opened very often."""
     applied: bool | None
-    """Whether the commit in question took effect; None if that cannot be told."""
+    """Whether the commit in question took effect; None if unknown."""
 
 
 def new_token() -> bytes:
@@ -35,7 +35,7 @@ def new_token() -> bytes:
 
 
 def check_token(found: bytes | None, earlier: Sequence[bytes], ours: Mapping[bytes, bool]) -> TokenCheck:
-    """Whose the token `found` is, given those that later openings replaced.
+    """Compare the stored token with ours, and with those that later openings replaced.
 
     `ours` are all tokens that we may have left there last, each with whether the commit in question is in force then.
     """

@@ -18,13 +18,13 @@ from holdfast.storage.kv.store import Kind, Row, WriteBatch
 MAX_TRANSACTION = 512 << 20
 """Bytes of keys and values that a transaction may hold in memory."""
 SPILL_BYTES = 4 << 20
-"""From here on, a transaction is sent to a medium that has transactions of its own."""
+"""From here on, a transaction is sent to a backend that has transactions of its own."""
 OVERHEAD = 150
 """What one change takes in Python, in bytes, besides its key and value."""
 
 
 class PendingWrites:
-    """Writes of a transaction that its medium does not have yet."""
+    """Writes of a transaction that its backend does not have yet."""
 
     __slots__ = ("batch", "size")
 
@@ -124,7 +124,7 @@ class TransactionalStore(Protocol):
 class BufferedTransaction:
     """Holds its writes in memory and lets the store apply them at the end.
 
-    Media with transactions of their own override the methods that begin with an underscore.
+    Backends with transactions of their own override the methods that begin with an underscore.
     """
 
     def __init__(self, store: TransactionalStore) -> None:
@@ -173,7 +173,7 @@ class BufferedTransaction:
     def rollback(self) -> None:
         self._is_over = True
         if self._has_turn:
-            self._undo()  # interrupted, it keeps its turn: nobody may write before the medium has forgotten it
+            self._undo()  # interrupted, it keeps its turn: no other may write before the backend has rolled back
             self._store.turn.give_back(self._ticket)
 
     def __enter__(self) -> Self:
