@@ -1,7 +1,7 @@
 """Many small pieces of state, written as few objects.
 
 State is added entry by entry, and each flush makes one batch object of it. A batch counts only once a
-manifest lists it: whatever a crash leaves unlisted is an orphan for the clean-up.
+manifest lists it: one that a crash leaves unlisted is an orphan for the clean-up.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class CheckpointBatcher:
                     self._objects.create(key, chunks)
                 return part
             except Conflict:
-                continue  # somebody else's, or an attempt that died: not ours to rely on, a clean-up may be after it
+                continue  # another writer's, or of an attempt that died: a clean-up may remove it
         raise Conflict(
             f"Epoch {epoch} has {MAX_PARTS} batch objects under {self._prefix!r} already.",
             code="batch.parts",

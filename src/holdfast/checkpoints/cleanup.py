@@ -1,7 +1,7 @@
 """Removing what is no longer needed: observe, plan, apply.
 
 A plan is data that can be shown before anything goes. Applying it removes manifests before what they name, so that a
-crash half-way leaves orphans, never a checkpoint with a hole.
+crash half-way leaves orphans, never an incomplete checkpoint.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Cleanup:
             try:
                 return self._catalog.load(checkpoint_id)
             except Corrupt as error:
-                log.warning("what it owns is kept: %s", error)
+                log.warning("the objects it owns are kept: %s", error)
                 return None
 
         return dict(zip(ids, in_parallel(attempt, ids), strict=True))

@@ -27,7 +27,7 @@ def check_is_manifest(manifest: Any) -> None:
 
 
 def check_well_formed(manifest: CheckpointManifest) -> None:
-    """Refuse a manifest whose fields hold what they cannot, such as a status that is none."""
+    """Refuse a manifest with an invalid field value, such as an unknown status."""
     problems = _fatal_problems(manifest)
     if problems:
         raise refused("manifest", "; ".join(problems))

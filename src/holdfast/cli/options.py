@@ -1,4 +1,4 @@
-"""What verbs take: an address and how to open it, which output to use, whether to ask before something is changed."""
+"""Arguments and options that verbs share: the address and how to open it, the output, and confirmation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SECONDS = {None: 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400
 
 
 class CheckpointId(click.ParamType[int | Literal["latest"]]):
-    """An id, or `latest`: the checkpoint with the highest id, whatever the pointer says."""
+    """An id, or `latest`: the checkpoint with the highest id, even if the pointer names another."""
 
     name = "id"
 
@@ -252,7 +252,7 @@ def choose_output(command: str, as_json: bool) -> Output:
 
 
 class _ToNotes(logging.Handler):
-    """Log records as notes: whatever text they quote is escaped on the way."""
+    """Log records as notes, with the text they quote escaped."""
 
     def __init__(self, output: Output) -> None:
         super().__init__()

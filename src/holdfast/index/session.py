@@ -25,7 +25,7 @@ HELD_CHANGES = 4096
 HELD_BYTES = 4 << 20
 """Of values that are not small; small ones are bounded by the number of changes."""
 SMALL = 1024
-_BY_A_FAILURE = 1 << 62  # deeper than any block: whoever is inside hears of it
+_BY_A_FAILURE = 1 << 62  # deeper than any block: every open block ends with an error
 log = logging.getLogger("holdfast.sources")
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class SessionManager:
         """Has a part of the session."""
         self._leftover: Transaction | None = None
         """Has something that must never be committed, and is to be rolled back before anything is written."""
-        self._blocks: dict[_Scope, None] = {}  # the `with` blocks that somebody is in
+        self._blocks: dict[_Scope, None] = {}  # the `with` blocks that are open
         forks.opened(self)
 
     @property
@@ -134,8 +134,8 @@ class SessionManager:
     def session(self, given: T) -> Iterator[T]:
         """Begin; commit at the end of the block, roll back if it raises. The block is given this.
 
-        If something inside has rolled the session back and gone on, the end of the block is `Invalid`: whoever wrote
-        the block counts on its changes being there. Until then the block can write nothing more.
+        If something inside has rolled the session back and gone on, the end of the block is `Invalid`, because
+        the block's own changes are lost. Until then the block can write nothing more.
         """
         block = _Scope()
         try:
@@ -208,7 +208,7 @@ class SessionManager:
                 self._undo(_BY_A_FAILURE)
 
     def forget_in_child(self) -> None:
-        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never let go of it here
+        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never release it here
         self.refusal = self._closed
         self._forget()
         self._leftover = None  # that is for the parent to roll back

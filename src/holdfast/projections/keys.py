@@ -10,7 +10,8 @@
     meta      m/...                              the last position, states of projections, leases of workers
 
 The prefixes are those of SlateDB and RocksDB, where all keyspaces share one map. A projection's name is escaped and
-holds no slash, a stream's ends its key or has its length before it: no two of them share a key, whatever is in them.
+holds no slash, a stream's ends its key or has its length before it: no two of them share a key, whatever bytes
+they contain.
 
 Our own records are MessagePack, sealed with a version and a checksum. Cursors are bare numbers, and read models are the
 user's bytes.

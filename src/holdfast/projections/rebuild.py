@@ -1,4 +1,4 @@
-"""A read model made anew beside the live one: begun, switched to in one transaction, and the old one swept away."""
+"""Rebuilds: build a new read model beside the live one, switch in one transaction, remove the old one."""
 
 from __future__ import annotations
 

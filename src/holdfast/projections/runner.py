@@ -43,7 +43,7 @@ class CaughtUp(msgspec.Struct, frozen=True):
     """How many were written."""
     dead_lettered: int = 0
     is_at_the_end: bool = True
-    """False if it ended because it had done as many batches as it was asked for, or was told to stop."""
+    """False if it ended at the limit of `batches`, or because `stop` said so."""
 
 
 class ProjectionRunner:
@@ -83,7 +83,7 @@ class ProjectionRunner:
         """Handle every event since the last time; read model and cursors are committed together, a batch at a time.
 
         `until` is the last position to handle, `batches` how many commits to make at most; `stop` is asked before each.
-        With a `lease`, `Fenced` if somebody else has taken it. A handler that raises is dealt with as `on_error` says;
+        With a `lease`, `Fenced` if another worker has taken it. A handler that raises is dealt with as `on_error` says;
         if that is to stop, all events before are committed, and `Invalid` with the code `projection.handler` is raised
         from what it raised.
         """
@@ -155,7 +155,7 @@ class ProjectionRunner:
     def reset(self, name: str) -> None:
         """Empty a projection in one step: read model, cursors, dead letters. The next catch-up begins at the start.
 
-        A rebuild under way is given up, and whoever works on it is fenced. `NotFound` if there is no such projection.
+        A rebuild under way is abandoned, and its runner is fenced. `NotFound` if there is no such projection.
         """
         admin.reset(self.store, name)
 
@@ -167,7 +167,7 @@ class ProjectionRunner:
         """
         return admin.retry_letters(self.store, self._checked(projection), projection)
 
-    # Replays: these write nothing to the store. What a handler raises is raised, and what came before stays done.
+    # Replays: these write nothing to the store. A handler's error is raised as it is; events before it stay handled.
     # Without a `view` the read model is a new one in memory, of use to projections that keep theirs in themselves.
 
     def run(self, projection: ProjectionLike, events: Iterable[Event], view: View | None = None) -> View:
@@ -322,7 +322,7 @@ class ProjectionRunner:
 
 
 def pause(policy: OnError, tried: int) -> float:
-    """Seconds before an event is handled again that has failed so many times."""
+    """Seconds to wait before the next attempt, after this many failures."""
     return min(LONGEST_WAIT, policy.wait * 2.0 ** (tried - 1))
 
 

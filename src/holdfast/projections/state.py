@@ -1,4 +1,4 @@
-"""Where a projection stands: its version, its read model, and the position up to which that holds everything."""
+"""The state record of a projection: its version, its build, and the position up to which all events are in it."""
 
 from __future__ import annotations
 

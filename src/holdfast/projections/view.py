@@ -36,7 +36,7 @@ class View(Protocol):
 
 
 class MemoryView:
-    """A read model in this process's memory, for replays whose result nobody keeps. It has no SQL."""
+    """A read model in this process's memory, for replays whose result is not stored. It has no SQL."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -67,8 +67,8 @@ _UNTOUCHED = object()
 class StoredView:
     """A read model in the store, during one batch. What is written becomes durable with the batch's cursors.
 
-    SQL runs at once in the transaction of the batch, which the first `execute` opens: from then on nobody else can
-    write to the store until the batch is committed.
+    SQL runs at once in the transaction of the batch, which the first `execute` opens: from then on no other
+    transaction can write to the store until the batch is committed.
     """
 
     def __init__(self, kv: Reader, name: bytes, build: int, begin: Callable[[], Transaction]) -> None:
@@ -204,7 +204,7 @@ _T = TypeVar("_T")
 
 
 class ReadModel:
-    """The live read model of one projection, read only. What is read is committed, and of one build."""
+    """The live read model of one projection, read only. Reads return committed data of one build."""
 
     def __init__(self, kv: Reader, name: str) -> None:
         self._kv = kv

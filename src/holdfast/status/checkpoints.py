@@ -29,7 +29,7 @@ _POINTER_BYTES = 4096
 
 
 class OpenedStore(msgspec.Struct, frozen=True):
-    """A store, and direct sight of its manifests for what the store's own methods do not tell."""
+    """A store, with direct access to its manifests for what the store's own methods do not return."""
 
     store: CheckpointStore
     catalog: Catalog
@@ -96,7 +96,7 @@ def without_warnings() -> Iterator[None]:
 
 
 class SeenManifest(msgspec.Struct, frozen=True):
-    """One checkpoint's manifest, or why there is none to be had."""
+    """One checkpoint's manifest, or why it cannot be read."""
 
     checkpoint_id: int
     state: Literal["ok", "damaged", "unreadable", "gone"]
@@ -105,7 +105,7 @@ class SeenManifest(msgspec.Struct, frozen=True):
 
 
 class CheckpointDetails(msgspec.Struct, frozen=True):
-    """One manifest, its document byte for byte, and what the checkpoint takes."""
+    """One manifest, its document byte for byte, and the size of the checkpoint."""
 
     manifest: CheckpointManifest
     body: bytes

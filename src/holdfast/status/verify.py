@@ -1,4 +1,4 @@
-"""Whether checkpoints are what was written: a verdict on each, and a report on the store."""
+"""Verify checkpoints: a verdict on each, and a report on the store."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Verifier:
         vnode_count: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`ids` are those there are; `progress` is told how many bytes of state have been read since the last call."""
+        """`ids` are those there are; `progress` is called with the bytes of state read since its last call."""
         self._opened = opened
         self._ids = set(ids)
         self._deep = deep

@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_and_a_workdir_that_is_ahead(run, pipeline):
     assert "set latest to 2" in ran.out
     ran = run("recover", pipeline.root, "--rebuild-workdir", "--yes")
     assert ran.code == 2
-    assert "what it has is nowhere else" in ran.err
+    assert "the only copy of what came after" in ran.err
     assert (pipeline.workdir.path / "commits/2").exists()
 
 

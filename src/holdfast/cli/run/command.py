@@ -56,7 +56,7 @@ OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}
     help="How often to start again in a row after a failure that may pass by itself; 3 unless the file says.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document per event, for programs.")
-@click.option("--debug", is_flag=True, help="Log every step, and show a traceback whatever fails.")
+@click.option("--debug", is_flag=True, help="Log every step, and show a traceback of every failure.")
 def command(
     *,
     file: str,
@@ -94,7 +94,7 @@ def command(
 
 
 class _Watched:
-    """One file, run with somebody watching."""
+    """Runs one file and shows what happens."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A pipeline's file: how Spark is told what the command line asks for, how it is run, and what went wrong in it."""
+"""A pipeline's file: options of the command line passed to Spark, the run itself, and failures in it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _runs_here(words: Sequence[str]) -> bool:
 
 
 def _has_log_settings(environment: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Whether somebody has said how Spark is to log."""
+    """Whether Spark's logging was configured by the user."""
     if "log4j" in environment.get(SUBMIT_OPTS, "") or any("log4j" in word for word in words):
         return True
     folders = [environment.get("SPARK_CONF_DIR"), os.path.join(environment.get("SPARK_HOME", ""), "conf")]
@@ -104,7 +104,7 @@ def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_file(path: str, arguments: Sequence[str]) -> None:
-    """Run a file as `python FILE arguments` does, in this process. Raises whatever the file raises."""
+    """Run a file as `python FILE arguments` does, in this process. Raises what the file raises."""
     before = sys.argv, list(sys.path)
     sys.argv = [path, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(path)))

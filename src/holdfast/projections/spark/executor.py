@@ -1,6 +1,6 @@
-"""A projection on an executor: groups of events, each handled in its order and as if it were alone.
+"""A projection on an executor: each group of events is handled in its order, independently of the others.
 
-Nothing here changes anything: what the handlers did is reported to the driver, which commits it as a whole or not.
+Nothing is written here: the handlers' reads and writes are reported to the driver, which commits all of them or none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRACE = 10_000
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What every executor has to know."""
+    """What the driver sends to every executor."""
 
     url: str
     projection: ProjectionLike

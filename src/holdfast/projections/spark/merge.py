@@ -1,4 +1,4 @@
-"""What executors report of the groups that they have handled, and the read model's changes that come of it."""
+"""The results that executors report for their groups, and their merge into changes of the read model."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ decode_part = msgpack_decoder(GroupResult).decode
 
 
 class MergedResult:
-    """All parts of a batch, put together in whatever order they come.
+    """All results of a batch, merged in any order.
 
-    Groups were handled side by side, each as if it were alone. That is exact if none has written what another has read
-    or written, for then any order gives the same as the order of the log; it is what `check` makes sure of.
+    Groups were handled side by side, each as if it were alone. That is exact if no group has written a key that another
+    has read or written: then any order gives the same result as the order of the log. `check` verifies it.
     """
 
     def __init__(self, ref: BuildRef) -> None:

@@ -159,7 +159,7 @@ class RedisClient:
             self.drop_connection()
 
     def forget_in_child(self) -> None:
-        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never let go of it here
+        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never release it here
         self.close()  # of our copy of the socket: redis-py takes care that the server hears nothing
 
     def ask(self, *commands: Command) -> list[Any]:

@@ -63,7 +63,7 @@ class SqliteStore(SqliteReader):
 
     @property
     def writer(self) -> sqlite3.Connection:
-        """The connection that writes; for whoever's turn it is."""
+        """The connection that writes; for the transaction whose turn it is."""
         self.check_open()
         if self._writer is None:
             raise errors.closed(self.kind, self.address)
@@ -139,7 +139,7 @@ class SqliteStore(SqliteReader):
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """The writer's connection if nobody writes: every commit makes the others forget the pages they have read."""
+        """The writer's connection if no transaction is open: a commit empties the page caches of all others."""
         self.check_open()
         ticket = Ticket()
         try:

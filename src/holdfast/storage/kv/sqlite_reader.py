@@ -1,4 +1,4 @@
-"""Reading a store in a SQLite file: connections of their own, which see what is committed and wait for nobody."""
+"""Reading a store in a SQLite file: on connections of its own that see committed data and never wait for a writer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The protocol of a key-value store: some ordered maps of bytes, changed together in transactions.
 
-`Index` and `ProjectionStore` stand on it. Whatever has a meaning (sessions, checkpoints, events, cursors) is above;
-here are keyspaces, keys and values. What a backend can do is data (`writers`, `max_transaction`) or a protocol of its
+`Index` and `ProjectionStore` stand on it. Meaning (sessions, checkpoints, events, cursors) is added above; here
+are only keyspaces, keys and values. What a backend can do is data (`writers`, `max_transaction`) or a protocol of its
 own (`SqlStore`), never a method that raises.
 """
 
@@ -34,7 +34,7 @@ class Keyspace(Struct, frozen=True):
 
 
 class Schema(Struct, frozen=True):
-    """Which keyspaces a store has, and how its files are told from those of others."""
+    """The keyspaces of a store, and the marks by which its files are recognised."""
 
     kind: Kind
     keyspaces: tuple[Keyspace, ...]
@@ -55,7 +55,7 @@ class Schema(Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """Committed data. This is all that a read-only opening returns: it takes no lock and fences nobody."""
+    """Committed data. This is all that a read-only opening returns: it takes no lock and fences no writer."""
 
     @property
     def address(self) -> str:
@@ -79,7 +79,7 @@ class Reader(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of everything; roll back an open transaction. Fine to call twice."""
+        """Close the store; roll back an open transaction. Fine to call twice."""
 
 
 class Transaction(Protocol):

@@ -1,9 +1,10 @@
 """The writer's token: a random value in the store that fences rivals, and settles a commit whose reply was lost.
 
 Every opening and every commit replaces the token by a new one, on the condition that it is still the one that was put
-there last. So one comparison, made in the same atomic step as the commit, answers everything: nobody has opened the
-store since, the server has not forgotten a commit, and this commit is not a second try of itself. An opening keeps the
-token it replaces in a short list, so that the process before it can still find out what became of its last commit.
+there last. So one comparison, made in the same atomic step as the commit, shows three things: no other process has
+opened the store since, the server has not forgotten a commit, and this commit is not a second try of itself. An opening
+keeps the token it replaces in a short list, so that the process before it can still find out what became of its last
+commit.
 """
 
 from __future__ import annotations

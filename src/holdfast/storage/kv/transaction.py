@@ -65,7 +65,7 @@ class Turn:
         forks.opened(self)
 
     def take(self, ticket: Ticket, kind: Kind, address: str) -> None:
-        """Wait until nobody else writes. `Invalid` if this thread would wait for itself."""
+        """Wait until no other transaction writes. `Invalid` if this thread would wait for itself."""
         with self._mutex:
             while self.holder is not None and self.holder is not ticket:
                 if self.holder.thread is ticket.thread:
@@ -87,7 +87,7 @@ class Turn:
                 self.holder = None
 
     def forget_in_child(self) -> None:
-        """A thread of the parent's may hold the lock, and will never let go of it here."""
+        """A thread of the parent's may hold the lock, and will never release it here."""
         self._mutex = threading.Lock()
         self._ended = threading.Condition(self._mutex)
         self.holder = None
