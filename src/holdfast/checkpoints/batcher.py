@@ -47,7 +47,7 @@ class HasLease(Protocol):
 
 
 class BatchMetrics(msgspec.Struct, frozen=True):
-    """What one batcher has flushed since it was made."""
+    """Totals of one batcher since it was made."""
 
     batches_flushed: int = 0
     entries_flushed: int = 0

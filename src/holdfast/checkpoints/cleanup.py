@@ -39,7 +39,7 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 class CleanupPlan(msgspec.Struct, frozen=True):
-    """What to remove, fit to be shown. Nothing has happened yet."""
+    """What would be removed. Data only: it can be shown before it is applied."""
 
     checkpoints: list[Removal]
     orphans: list[Orphan]
@@ -170,7 +170,7 @@ class Cleanup:
         return self._ids
 
     def _removals(self, doomed: list[int]) -> list[Removal]:
-        """What goes with each checkpoint, except for what one that stays owns as well."""
+        """The objects to remove with each checkpoint, except those that a kept checkpoint owns as well."""
         if not doomed:
             return []
         staying = sorted((self._ids or set()).difference(doomed))

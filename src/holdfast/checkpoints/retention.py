@@ -18,7 +18,7 @@ from holdfast.storage.objects.store import ObjectInfo
 
 
 class CheckpointRefs(msgspec.Struct, frozen=True):
-    """What retention needs to know of one checkpoint."""
+    """The facts about one checkpoint that retention depends on."""
 
     is_complete: bool
     """Nothing fatal about it, every sink committed, all of its own objects there."""

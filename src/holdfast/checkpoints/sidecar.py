@@ -26,7 +26,7 @@ REMEMBERED = 16
 
 
 class WrittenSidecar(msgspec.Struct, frozen=True):
-    """A sidecar that this handle wrote: what it hashed to and when, by the monotonic clock."""
+    """A sidecar that this handle wrote: its hash, and the time by the monotonic clock."""
 
     sidecar: SidecarObject
     checksum: str

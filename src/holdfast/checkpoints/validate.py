@@ -21,7 +21,7 @@ Progress = Callable[[int], None]
 
 
 class ValidationResult(msgspec.Struct, frozen=True):
-    """What was found. `valid` means nothing fatal was."""
+    """The findings about one checkpoint. `valid`: none of them is fatal."""
 
     checkpoint_id: int
     valid: bool

@@ -1,4 +1,4 @@
-"""Nothing is changed unasked: a plan is shown, a person agrees or `--yes` did so beforehand, then it is applied."""
+"""Confirmation: show a plan, ask the user (or take `--yes`), then apply it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 200
 
 
 class Confirmed(msgspec.Struct, frozen=True):
-    """What became of a plan."""
+    """The result of a plan."""
 
     exit_code: int
     outcome: Outcome | None = None

@@ -119,7 +119,7 @@ def on_store(verb: Verb) -> Verb:
 
 
 class _KeyValueKind(msgspec.Struct, frozen=True):
-    """What a verb on a key-value store is about, and what a plain path to one may mean."""
+    """A kind of key-value store that a verb takes, and the backends that a plain path to one may mean."""
 
     verb: str
     thing: str
@@ -180,7 +180,7 @@ def _on_address(verb: Verb, kind: _KeyValueKind) -> Verb:
 
 
 def _address_of(given: str, kind: _KeyValueKind) -> str:
-    """The address that is meant: a plain path is SQLite's if it is a file; a directory tells by what is in it."""
+    """The full address: a plain path to a file is SQLite's; for a directory, its content decides."""
     if "://" in given:
         return given
     path = os.path.abspath(os.path.expanduser(given))

@@ -90,7 +90,7 @@ class Index:
         self._sessions.commit()
 
     def rollback(self) -> None:
-        """Undo the whole session, at whatever depth. Nothing happens if there is none."""
+        """Undo the whole session, at any depth. Does nothing without a session."""
         self._sessions.rollback()
 
     def session(self) -> contextlib.AbstractContextManager[Index]:

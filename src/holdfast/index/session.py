@@ -1,4 +1,4 @@
-"""Sessions: which changes belong together, and who may make them.
+"""Sessions: changes that are committed together by one thread.
 
 A session is begun once and may be begun again inside itself; only the outermost commit writes, and a rollback at any
 depth undoes the whole session. Changes are held in memory up to a bound and then spill into a transaction of the store,
@@ -84,7 +84,7 @@ class SessionManager:
             raise self.refusal()
 
     def begin(self) -> None:
-        """Begin a session, or go one deeper into the one that this thread has begun.
+        """Begin a session, or one more level of the session that this thread has open.
 
         If it is interrupted, the whole session is rolled back.
         """
@@ -96,7 +96,7 @@ class SessionManager:
             raise
 
     def commit(self) -> None:
-        """Go one out; from the outermost, make the session's changes visible and durable in one step.
+        """Leave one level; the outermost commit makes the session's changes visible and durable in one step.
 
         If it raises, nothing was applied and no session is open; after `OutcomeUnknown`, read back what is there.
         """
@@ -124,7 +124,7 @@ class SessionManager:
                 raise
 
     def rollback(self) -> None:
-        """Undo the whole session, at whatever depth. Nothing happens if there is none."""
+        """Undo the whole session, at any depth. Does nothing without a session."""
         with self._lock:
             self._check_thread("roll back")
             if self._depth:

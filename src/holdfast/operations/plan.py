@@ -46,11 +46,11 @@ class Outcome(msgspec.Struct, frozen=True):
     result: Any = None
     """The same exactly, as plain values for JSON."""
     exit_code: int = 0
-    """Of a command that did this: not 0 if a part of it failed."""
+    """The exit code of a command that applied it: not 0 if a part failed."""
 
 
 class Plan(Protocol):
-    """What would be done. Frozen; making it and showing it change nothing."""
+    """An operation that is planned but not done. Frozen; making it and showing it change nothing."""
 
     @property
     def is_empty(self) -> bool:

@@ -112,7 +112,7 @@ class ResetProjectionPlan(msgspec.Struct, frozen=True):
 
 
 def plan_reset(url: str, name: str) -> ResetProjectionPlan:
-    """What emptying a projection of the store at `url` would remove."""
+    """The plan to empty a projection of the store at `url`."""
     with open_projections(url, read_only=True) as store:
         seen = require_projection(store, name)
         many, tables = _size_of_read_model(store, seen)
@@ -218,7 +218,7 @@ class RebuildProjectionPlan(msgspec.Struct, frozen=True):
 def plan_rebuild(
     url: str, projection: ProjectionLike, *, resume: bool = False, on_error: OnError | None = None
 ) -> RebuildProjectionPlan:
-    """What rebuilding would do; whether it resumes is decided as the runner does: same version, and for all events."""
+    """The plan of a rebuild. It resumes under the runner's conditions: same version, and for all events."""
     with open_projections(url, read_only=True) as store:
         if store.is_persistent:
             check_kept(projection, store.address)
@@ -324,7 +324,7 @@ def plan_retry(url: str, projection: ProjectionLike) -> RetryDeadLettersPlan:
 
 
 def _fencing(address: str) -> Sequence[str]:
-    """What opening the store to write does to others, where it does something."""
+    """What opening the store to write does to other processes, if anything."""
     if address.startswith(("sqlite://", "memory://")):
         return ()
     return ("a process that has this store open can write nothing more to it: the store has one writer",)

@@ -53,7 +53,7 @@ class StartForecast(msgspec.Struct, frozen=True):
 
 
 class RecoveryStatus(msgspec.Struct, frozen=True):
-    """The walk back from the newest checkpoint to the first valid one, and what a start would make of it."""
+    """The walk back from the newest checkpoint to the first valid one, and the forecast of a start from it."""
 
     opened: OpenedStore
     report: RecoveryReport
@@ -72,7 +72,7 @@ class RecoveryStatus(msgspec.Struct, frozen=True):
 
     @property
     def why_no_forecast(self) -> str:
-        """Why there is nothing to say about a workdir."""
+        """Why there is no forecast for a workdir."""
         if self.report.unreadable:
             return "the newest checkpoint could not be read"
         if self.chosen is None:
@@ -82,7 +82,7 @@ class RecoveryStatus(msgspec.Struct, frozen=True):
         return "no pipeline of Holdfast's wrote these checkpoints"
 
     def plan(self, *, rebuild_workdir: bool) -> RepairPlan:
-        """What would be changed. `Invalid` if a workdir would be lost that is ahead of every checkpoint."""
+        """The repair plan. `Invalid` if it would remove a workdir that is ahead of every checkpoint."""
         if self.chosen is None or self.report.unreadable:
             return RepairPlan(self.opened)
         number = self.chosen.checkpoint_id

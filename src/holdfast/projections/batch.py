@@ -29,11 +29,11 @@ class Failure(msgspec.Struct, frozen=True):
     why: str
     attempts: int
     error: Exception | None = None
-    """What it raised, where that is at hand."""
+    """The exception itself, if there is one."""
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """What became of a batch."""
+    """The result of a batch."""
 
     state: ProjectionState
     is_committed: bool

@@ -93,7 +93,7 @@ def index_prefix(stream: bytes) -> bytes:
 
 
 def of_build(name: bytes, build: int) -> bytes:
-    """What the keys of one build of a projection begin with, in `shadows`, `views` and `letters`."""
+    """The prefix of the keys of one build of a projection, in `shadows`, `views` and `letters`."""
     return name + b"/" + NUMBER.pack(build) + b"/"
 
 

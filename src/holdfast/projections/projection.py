@@ -46,9 +46,9 @@ class Projection:
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raise it when the handler changes so that the read model has to be made anew."""
+    """Increase it when a change of the handler requires a rebuild of the read model."""
     streams: ClassVar[str] = ""
-    """Only streams that begin so."""
+    """Only streams whose names begin with this prefix."""
     is_volatile: ClassVar[bool] = False
     """True if the read model is in the object itself: no cursor is kept for one."""
 
@@ -69,7 +69,7 @@ class OnError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OnVersion = Literal["fail", "rebuild"]
-"""What happens when the read model was made by another version of the projection."""
+"""What to do if the read model was made by another version of the projection."""
 
 
 def check_projection(projection: Any) -> None:

@@ -34,7 +34,7 @@ LONGEST_WAIT = 60.0
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
-    """What a catch-up did."""
+    """The result of a catch-up."""
 
     position: int
     """The read model holds everything up to here."""
@@ -187,7 +187,7 @@ class ProjectionRunner:
     def catch_up(
         self, projection: ProjectionLike, events: Sequence[Event], after: int = 0, view: View | None = None
     ) -> View:
-        """Handle those of one stream's events that follow a sequence; they must be in order."""
+        """Handle the events of one stream that follow a sequence. They must be in order."""
         check_number("after", after)
         return self.run(projection, events[bisect_right(events, after, key=lambda event: event.sequence) :], view)
 
@@ -217,7 +217,7 @@ class ProjectionRunner:
         streams: Iterable[str] | None = None,
         view: View | None = None,
     ) -> GlobalProjectionCheckpoint:
-        """Handle what follows a checkpoint; the checkpoint to go on from next time. The one given stays as it is."""
+        """Handle the events after a checkpoint. Returns the next checkpoint; the given one is not changed."""
         view = MemoryView() if view is None else view
         reached = checkpoint.copy()
         for stream in self._streams("") if streams is None else streams:
@@ -227,13 +227,13 @@ class ProjectionRunner:
     def run_matching_streams(
         self, projection: ProjectionLike, prefix: str, view: View | None = None
     ) -> GlobalProjectionCheckpoint:
-        """Handle the streams that begin so, from their first events."""
+        """Handle the streams with this prefix, from their first events."""
         return self.catch_up_all_streams(projection, GlobalProjectionCheckpoint(), self._streams(prefix), view)
 
     def catch_up_matching_streams(
         self, projection: ProjectionLike, prefix: str, checkpoint: GlobalProjectionCheckpoint, view: View | None = None
     ) -> GlobalProjectionCheckpoint:
-        """Handle what follows a checkpoint in the streams that begin so; the checkpoint to go on from next time."""
+        """Handle the events after a checkpoint in the streams with this prefix. Returns the next checkpoint."""
         return self.catch_up_all_streams(projection, checkpoint, self._streams(prefix), view)
 
     def _catch_up(
@@ -294,7 +294,7 @@ class ProjectionRunner:
             raise handler_failed(projection, failure, tried[position]) from failure.error
 
     def _state(self, ref: BuildRef, projection: ProjectionLike) -> tuple[ProjectionState | None, ProjectionState]:
-        """What is stored, and what to go on from."""
+        """The stored state, and the state to continue from."""
         known = state.read(self.store.kv, ref.key, self.store.address)
         if known is not None and (ref.is_live or ref == state.next_build(ref.name, known.build)):
             return known, known

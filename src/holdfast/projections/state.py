@@ -54,7 +54,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class BuildRef(msgspec.Struct, frozen=True):
-    """Which records belong together: those of the live read model, or those of one that is being rebuilt."""
+    """Names the records of one build: of the live read model, or of a rebuild."""
 
     name: str
     escaped: bytes

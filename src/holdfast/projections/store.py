@@ -106,7 +106,7 @@ class ProjectionStore:
         return self.log.version(stream)
 
     def list_streams(self, prefix: str = "", *, after: str | None = None, limit: int = PAGE) -> list[str]:
-        """A page of the names of streams that begin so, in the order of their bytes; `after` is the last one before."""
+        """A page of the names of streams with this prefix, in byte order, after the name `after`."""
         return self.log.list_streams(prefix, after, limit)
 
     @property

@@ -1,4 +1,4 @@
-"""Read models: `View`, what a projection's handler writes, and `ReadModel`, what others read."""
+"""Read models: `View`, which a projection's handler writes, and `ReadModel`, which applications read."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class StoredView:
         self.has_run_sql = False
 
     def undo(self) -> None:
-        """As if the event had not been seen. What it did by SQL can only be undone with the whole transaction."""
+        """Undo the event's changes. Its SQL can only be undone with the whole transaction."""
         for key, value in reversed(self._undo):
             if value is _UNTOUCHED:
                 del self._written[key]
@@ -180,7 +180,7 @@ def no_sql(address: str) -> Invalid:
 
 
 def table_prefix(kv: SqlReader, name: bytes, build: int) -> str:
-    """What the names of a build's tables begin with."""
+    """The prefix of the names of a build's tables."""
     return f"{kv.table_prefix}view_x_{_plain(name)}_x_{build}_x_"
 
 

@@ -41,7 +41,7 @@ class ProjectionHealth(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """A worker, as it is."""
+    """The state of a worker."""
 
     is_running: bool
     projections: dict[str, ProjectionHealth]
@@ -54,7 +54,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class _Turn:
-    """What the worker knows of one projection."""
+    """The worker's notes on one projection."""
 
     def __init__(self, projection: ProjectionLike) -> None:
         self.projection = projection

@@ -45,7 +45,7 @@ class WorkerLease:
 
     @property
     def is_due(self) -> bool:
-        """Whether half of it is over, so that it should be prolonged."""
+        """Whether half of its time is over, so that it should be prolonged."""
         return self._lease.until_ms - self._now_ms() < self._seconds * 500
 
     def check(self, transaction: Transaction) -> None:

@@ -148,7 +148,7 @@ class _Watched:
 
     @contextlib.contextmanager
     def _checked_settings(self) -> Iterator[None]:
-        """Say so, at a pipeline's first word, if the file has overruled what was asked for here."""
+        """Warn, at a pipeline's first event, if the file has overridden options of the command line."""
         if not self._asked:
             yield
             return
@@ -180,7 +180,7 @@ class _Watched:
                 return f"failed: {own.message if own else type(failure).__name__}", False
 
     def _explain(self) -> int:
-        """Say what went wrong, where the file's reader needs it, and as an exit code."""
+        """Report the failure, and return its exit code."""
         failure = self._failure
         match failure:
             case None:

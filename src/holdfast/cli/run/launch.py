@@ -80,7 +80,7 @@ def _has_log_settings(environment: Mapping[str, str], words: Sequence[str]) -> b
 
 
 def unheeded(asked: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[str]:
-    """What of the command line did not count, in sentences."""
+    """Options of the command line that had no effect, in sentences."""
     for key, value in asked.items():
         found = actual.get(key)
         if found != value:
@@ -115,7 +115,7 @@ def run_file(path: str, arguments: Sequence[str]) -> None:
 
 
 def own_error(error: BaseException) -> HoldfastError | None:
-    """The error of ours that this is, that it was raised from, or that Spark quotes; None if there is none."""
+    """Our error: the exception itself, its cause, or one that Spark quotes. None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, HoldfastError):
@@ -149,7 +149,7 @@ def traceback_of(error: BaseException, path: str) -> str:
 
 
 def failure_of(error: BaseException, path: str) -> HoldfastError:
-    """What ended the file, said in one sentence; its traceback has been shown."""
+    """The error that ended the file, in one sentence; its traceback has been shown."""
     what = one_line(error, kind=True)
     return HoldfastError(f"{path} failed: {what}", code="run.failed", next_step=_hint(error))
 

@@ -164,7 +164,7 @@ class GroupExecutor:
         return cursors.read_some(self._store.kv, self._task.ref, list(streams), self._store.address)
 
     def _event(self, event: Event, record: bytes, cursor: int) -> None:
-        """Handle one event as the policy says. Of one that fails nothing is left in the view."""
+        """Handle one event by the policy. A failed event leaves nothing in the view."""
         if event.sequence <= cursor:
             cursors.check_was_seen(self._store.log, self._task.ref, event.stream, cursor)
             return
@@ -180,7 +180,7 @@ class GroupExecutor:
             self._again(event, record, error)
 
     def _try(self, event: Event) -> Exception | None:
-        """None if it went well, else what was raised."""
+        """None on success, else the exception."""
         view = self._view
         raised: Exception | None = None
         try:

@@ -105,7 +105,7 @@ class MergedResult:
         self.handled = 0
 
     def add(self, part: GroupResult) -> None:
-        """Take in a part. Raises what stopped the executors, and `Invalid` if two groups have written one key."""
+        """Add one result. Raises the error of an executor, and `Invalid` if two groups have written one key."""
         for found in part.faults:
             raise found.error()
         self.handled += part.handled

@@ -25,7 +25,7 @@ _OF_READERS = ("query_only = ON", "cache_size = -16384")
 
 
 class SqliteStatements:
-    """What is asked of one keyspace's table."""
+    """The statements on one keyspace's table."""
 
     def __init__(self, table: str) -> None:
         self.get = f"SELECT value FROM {table} WHERE key = ?"

@@ -22,7 +22,7 @@ KEPT = 16
 
 
 class TokenCheck(NamedTuple):
-    """What the token in the store says."""
+    """The result of comparing the token in the store."""
 
     owner: Literal["ours", "fenced", "gone", "set-back"]
     """The token is ours; it was when another process opened the store; there is none; it is one that never followed

@@ -1,4 +1,4 @@
-"""What the transactions of all backends have in common: one at a time, and writes that are held until the commit.
+"""The common part of all backends' transactions: one at a time, and writes that are held until the commit.
 
 A signal can raise at any line here. So a transaction takes nothing before it is in its caller's hands, a rollback is
 fine to do twice, and whose turn it is changes in one assignment.
@@ -94,7 +94,7 @@ class Turn:
 
 
 class TransactionalStore(Protocol):
-    """What a transaction needs of its store."""
+    """The methods of a store that its transactions call."""
 
     @property
     def address(self) -> str: ...
