@@ -112,9 +112,9 @@ def recover_sinks(
     generation: int,
     doubtful: CheckpointManifest | None = None,
 ) -> dict[str, SinkProgress]:
-    """Ask every sink for its progress; each removes what earlier drivers staged and nobody will commit.
+    """Ask every sink for its progress; each removes what earlier drivers staged and no driver will commit.
 
-    Output staged for `doubtful`, a damaged checkpoint, is kept: somebody may repair that checkpoint first.
+    Output staged for `doubtful`, a damaged checkpoint, is kept, in case that checkpoint is repaired.
     """
     lineage = newest.own.lineage if newest else 0
     epoch = newest.epoch if newest else 0

@@ -153,7 +153,7 @@ def _check_change(seen: Observation, spec: PipelineSpec) -> str | None:
 
 
 def _check_belongings(seen: Observation, spec: PipelineSpec) -> None:
-    """Refuse to touch a store or a directory of somebody else's."""
+    """Refuse a store or a directory that belongs to something else."""
     newest = seen.newest
     known = newest.own.runtime.get("pipeline") if newest else None
     if newest is not None and known != spec.pipeline:

@@ -22,7 +22,7 @@ from holdfast.sparkdir.directory import FileStamp
 from holdfast.sparkdir.state_files import files_for_batch, is_immutable, newest_versions
 
 COMPACTED_AT_LEAST = 64 << 10
-"""So many bytes may always be written again, so that objects with little of use in them can go."""
+"""Compaction may always rewrite this many bytes, so that objects with little live data can go."""
 
 COMPACTED_SHARE = 0.05
 MOSTLY_DEAD = 0.5
