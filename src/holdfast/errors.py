@@ -58,7 +58,7 @@ class HoldfastError(Exception):
 
 
 class Conflict(HoldfastError):
-    """Somebody else changed the object first. Re-read it and try again."""
+    """Another process changed the object first. Re-read it and try again."""
 
     exit_code = 4
     default_code = "conflict"
@@ -107,7 +107,7 @@ class NotFound(HoldfastError):
 
 
 QUOTED = 300
-"""Characters of somebody else's error in a message of ours."""
+"""Characters of a foreign error that a message of ours quotes."""
 
 _PY4J = "An error occurred while calling "
 _JAVA_FRAME = re.compile(r"at [\w.$/<>]+\(.*\)$|\.\.\. \d+ more$|Caused by: ")
@@ -115,7 +115,7 @@ _CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s]*@|\b(password=)(?:'[^
 
 
 def one_line(error: BaseException | str, limit: int = QUOTED, *, kind: bool = False) -> str:
-    """The line of somebody else's error that says what is wrong, fit to be quoted in a message of ours.
+    """The line of a foreign error that says what is wrong, fit to be quoted in a message of ours.
 
     Of a Python traceback that is the last line, of a Java stack trace the exception, of Py4J's report the line after
     "An error occurred while calling", otherwise the first one; the class's name if the error says nothing. `kind` puts

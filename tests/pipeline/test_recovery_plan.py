@@ -87,9 +87,9 @@ def test_sinks_without_deliveries_are_fine_at_the_beginning() -> None:
 # The workdir, held against epoch 6, batch 5
 
 TREATED: list[tuple[str, WorkdirState, str, str, int | None]] = [
-    ("intact, all done", workdir(5, 5), "keep", "it is what was captured", None),
-    ("intact, the next is planned", workdir(6, 5), "keep", "it is what was captured", None),
-    ("decided, not yet done", workdir(5, 4), "keep", "it is what was captured", 5),
+    ("intact, all done", workdir(5, 5), "keep", "it matches the checkpoint", None),
+    ("intact, the next is planned", workdir(6, 5), "keep", "it matches the checkpoint", None),
+    ("decided, not yet done", workdir(5, 4), "keep", "it matches the checkpoint", 5),
     ("gone", EMPTY, "rebuild", "it is gone", 5),
     ("behind by one", workdir(4, 4), "rebuild", "it is at batch 4, behind batch 5", 5),
     ("behind, planned", workdir(4, 3), "rebuild", "it is at batch 4, behind batch 5", 5),
@@ -374,7 +374,7 @@ def test_a_changed_pipeline_is_accepted(fields: dict[str, Any], said: str) -> No
     assert found == RecoveryPlan(
         0,
         "keep",
-        "it is what was captured",
+        "it matches the checkpoint",
         20,
         6,
         replayed=5,

@@ -1,1 +1,3 @@
-"""What everything else uses: steps, codecs, forks, stopping."""
+"""What everything else uses: steps, codecs, argument checks, addresses, forks, stopping, PostgreSQL connections,
+Spark's JVM.
+"""

@@ -11,7 +11,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """Whether somebody has asked for the end.
+    """Whether a stop was requested.
 
     Not a `threading.Event`: that takes a lock, and the thread that a signal interrupts may be the one that holds it,
     in the middle of waiting. Its handler would wait for ever then.

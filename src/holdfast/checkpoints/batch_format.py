@@ -23,7 +23,7 @@ from holdfast.storage.objects.store import Bytes
 MAGIC = b"LCB1"
 VERSION = 2
 FRAME_OVERHEAD = 8
-"""What a frame takes beyond its key and data: the two lengths."""
+"""Bytes of a frame beyond its key and data: the two lengths."""
 
 MAX_RAW = 0x7E00_0000
 """The most bytes that LZ4 packs into one block. Below 2**32, so no length field can ever wrap."""

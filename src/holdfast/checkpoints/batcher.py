@@ -1,7 +1,7 @@
 """Many small pieces of state, written as few objects.
 
 State is added entry by entry, and each flush makes one batch object of it. A batch counts only once a
-manifest lists it: whatever a crash leaves unlisted is an orphan for the clean-up.
+manifest lists it: one that a crash leaves unlisted is an orphan for the clean-up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HasLease(Protocol):
 
 
 class BatchMetrics(msgspec.Struct, frozen=True):
-    """What one batcher has flushed since it was made."""
+    """Totals of one batcher since it was made."""
 
     batches_flushed: int = 0
     entries_flushed: int = 0
@@ -178,7 +178,7 @@ class CheckpointBatcher:
                     self._objects.create(key, chunks)
                 return part
             except Conflict:
-                continue  # somebody else's, or an attempt that died: not ours to rely on, a clean-up may be after it
+                continue  # another writer's, or of an attempt that died: a clean-up may remove it
         raise Conflict(
             f"Epoch {epoch} has {MAX_PARTS} batch objects under {self._prefix!r} already.",
             code="batch.parts",
@@ -194,7 +194,7 @@ def read_batch(objects: ObjectStore, key: str, *, limit: int = READ_LIMIT) -> ba
 
 
 def _lease_check_of(where: object) -> Callable[[], None]:
-    """What a checkpoint store checks before it writes; nothing for a bare medium or an address."""
+    """What a checkpoint store checks before it writes; nothing for a bare object store or an address."""
     check: Callable[[], None] = where.recheck_lease if isinstance(where, HasLease) else lambda: None
     return check
 
@@ -222,7 +222,7 @@ def _is_int(value: object) -> TypeGuard[int]:
 
 @contextmanager
 def _hashing(chunks: Chunks) -> Iterator[Callable[[], str]]:
-    """The SHA-256 of the chunks, for a large body computed on another thread while this one waits for the medium."""
+    """The SHA-256 of the chunks, for a large body computed on another thread while this one waits for the storage."""
     if sum(len(chunk) for chunk in chunks) < _HASH_ASIDE_FROM:
         yield lambda: _sha256(chunks)
         return

@@ -1,7 +1,7 @@
 """Removing what is no longer needed: observe, plan, apply.
 
 A plan is data that can be shown before anything goes. Applying it removes manifests before what they name, so that a
-crash half-way leaves orphans, never a checkpoint with a hole.
+crash half-way leaves orphans, never an incomplete checkpoint.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 class CleanupPlan(msgspec.Struct, frozen=True):
-    """What to remove, fit to be shown. Nothing has happened yet."""
+    """What would be removed. Data only: it can be shown before it is applied."""
 
     checkpoints: list[Removal]
     orphans: list[Orphan]
@@ -95,7 +95,7 @@ class Cleanup:
     def can_build_on(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint and everything below it can be built on, and is durable.
 
-        The medium is not asked again about what was seen before.
+        The object store is not asked again about what was seen before.
         """
         ahead: int | None = checkpoint_id
         chain = []
@@ -114,7 +114,7 @@ class Cleanup:
             self.can_build_on(checkpoint_id)
 
     def retain(self, keep: int) -> None:
-        """Remove what `keep` lets go, from memory: no listing, unless it is the first or ids were passed over."""
+        """Apply retention from cached ids. Lists only on the first call, or after a gap in the ids."""
         if self._ids is None:
             self._learn()
         if len(self._ids or ()) > keep:
@@ -170,7 +170,7 @@ class Cleanup:
         return self._ids
 
     def _removals(self, doomed: list[int]) -> list[Removal]:
-        """What goes with each checkpoint, except for what one that stays owns as well."""
+        """The objects to remove with each checkpoint, except those that a kept checkpoint owns as well."""
         if not doomed:
             return []
         staying = sorted((self._ids or set()).difference(doomed))
@@ -254,14 +254,14 @@ class Cleanup:
             try:
                 return self._catalog.load(checkpoint_id)
             except Corrupt as error:
-                log.warning("what it owns is kept: %s", error)
+                log.warning("the objects it owns are kept: %s", error)
                 return None
 
         return dict(zip(ids, in_parallel(attempt, ids), strict=True))
 
 
 def _is_surely_whole(manifest: CheckpointManifest) -> bool:
-    """Whether a manifest that we saved needs no look at the medium: what it refers to, this very save has written."""
+    """Whether a manifest that we saved needs no look at the object store: this very save wrote what it refers to."""
     ends = [op.external_offset + op.external_length for op in manifest.operator_states.values() if op.external]
     sidecar = manifest.own.sidecar
     if sidecar is None:

@@ -44,7 +44,7 @@ def _seconds() -> float:
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
-    """Who claimed a generation, for people who ask."""
+    """Who claimed a generation and when. Shown to people; nothing depends on it."""
 
     generation: int
     owner: str
@@ -68,10 +68,12 @@ class Lease:
         return self.record.generation
 
     def check(self, *, unless_within: float = 0.0) -> None:
-        """Raise `Fenced` if somebody has claimed the store since. One listing, spared `unless_within` so many seconds.
+        """Raise `Fenced` if another claim came since. A check is one listing.
 
-        Does not guarantee: that nobody claims it a moment later. What must not happen twice is itself a
-        conditional write; this stops a stale holder early and says why.
+        Does nothing if the last check was less than `unless_within` seconds ago.
+
+        Does not guarantee: that no claim comes a moment later. Every write that must not happen twice is itself
+        conditional; this check stops a stale holder early and says why.
         """
         now = self._clock()
         if now - self._checked < unless_within:
@@ -133,7 +135,7 @@ def _read(objects: ObjectStore, generation: int) -> LeaseRecord:
     try:
         return json_decoder(LeaseRecord).decode(objects.read(_key(generation), limit=1 << 16))
     except (NotFound, Corrupt, msgspec.MsgspecError):
-        return LeaseRecord(generation, "somebody unknown", 0)
+        return LeaseRecord(generation, "an unknown owner", 0)
 
 
 def _holder(objects: ObjectStore, generation: int) -> str:

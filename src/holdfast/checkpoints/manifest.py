@@ -210,7 +210,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
 
     @classmethod
     def new(cls, checkpoint_id: int, epoch: int, *, timestamp_ms: int | None = None) -> CheckpointManifest:
-        """An empty manifest of the current format, created now unless told when."""
+        """An empty manifest of the current format, created now unless a time is given."""
         now = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         return cls(FORMAT_VERSION, checkpoint_id, epoch, now, vnode_count=DEFAULT_VNODE_COUNT)
 

@@ -29,7 +29,7 @@ INLINE_TOTAL = 4 << 20
 
 
 class EncodedStates(msgspec.Struct, frozen=True):
-    """What a manifest says of operator states, and the sidecar chunks that hold those it has no room for."""
+    """Operator states for a manifest, and the sidecar chunks for those too large for it."""
 
     operators: dict[str, OperatorCheckpoint]
     chunks: list[bytes]
@@ -81,7 +81,7 @@ def plan_increment(
     *,
     full_every: int,
 ) -> Increment:
-    """Decide what of `states` has to be written. Pure.
+    """Decide which of `states` have to be written. Pure.
 
     Full when there is no parent, when the parent does not say what its states hash to, or when the chain
     would reach `full_every` checkpoints.
@@ -217,7 +217,7 @@ def state_checksum(operators: Mapping[str, OperatorCheckpoint], sidecar: Iterabl
 
 
 def checksum_subject(operators: Mapping[str, OperatorCheckpoint], has_sidecar: bool) -> str:
-    """What the checksum is over, in words for a message."""
+    """Names what the checksum covers, for a message."""
     if not has_sidecar:
         return "inline state"
     return "mixed state" if inline_hash(operators) else "state.bin"

@@ -18,7 +18,7 @@ from holdfast.storage.objects.store import ObjectInfo
 
 
 class CheckpointRefs(msgspec.Struct, frozen=True):
-    """What retention needs to know of one checkpoint."""
+    """The facts about one checkpoint that retention depends on."""
 
     is_complete: bool
     """Nothing fatal about it, every sink committed, all of its own objects there."""
@@ -83,7 +83,7 @@ def _chain_is_complete(checkpoint_id: int, there: set[int], look: Callable[[int]
 
 
 def _ancestors(kept: list[int], there: set[int], look: Callable[[int], CheckpointRefs]) -> tuple[set[int], int]:
-    """Every ancestor of what is kept, and the id below which ancestry cannot be told (0: nowhere).
+    """Every ancestor of what is kept, and the id below which ancestry is unknown (0: nowhere).
 
     An ancestor whose manifest is damaged hides its own parents, so nothing below it is removed.
     """
@@ -101,7 +101,7 @@ def _ancestors(kept: list[int], there: set[int], look: Callable[[int], Checkpoin
 
 
 class Orphan(msgspec.Struct, frozen=True):
-    """An object to remove, and why nobody needs it."""
+    """An object to remove, and why it is not needed."""
 
     key: str
     bytes: int

@@ -1,4 +1,4 @@
-"""How a checkpoint is saved: checked, stamped by the store, created once by one writer; and what may change later."""
+"""Saving a checkpoint: check it, stamp it, create it once; and the rules for later updates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_is_manifest(manifest: Any) -> None:
 
 
 def check_well_formed(manifest: CheckpointManifest) -> None:
-    """Refuse a manifest whose fields hold what they cannot, such as a status that is none."""
+    """Refuse a manifest with an invalid field value, such as an unknown status."""
     problems = _fatal_problems(manifest)
     if problems:
         raise refused("manifest", "; ".join(problems))
@@ -49,7 +49,7 @@ def check_savable(manifest: CheckpointManifest) -> None:
 
 
 def _fatal_problems(manifest: CheckpointManifest) -> list[str]:
-    """As `validate` finds them, but without a document: it is made once, when the manifest is written."""
+    """The fatal findings of `validate`, without encoding the manifest: that is done once, when it is written."""
     issues = manifest.type_issues() or manifest.content_issues()
     return [issue.message for issue in issues if issue.is_fatal]
 
@@ -124,7 +124,7 @@ def stamped(
 
 
 def create_manifest(catalog: Catalog, checkpoint_id: int, body: bytes) -> None:
-    """The commit point: create the manifest, or find that it is there already as we would have written it."""
+    """The commit point: create the manifest. Also succeeds if it is stored already with exactly this content."""
     key = catalog.layout.manifest_key(checkpoint_id)
     with step("manifest.create", checkpoint_id=checkpoint_id):
         try:

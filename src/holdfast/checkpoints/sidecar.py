@@ -1,8 +1,8 @@
 """Writing sidecars so that no writer ever replaces another's, nor comes to depend on one.
 
 A sidecar is created, never overwritten. If its usual key is taken (an attempt that died, or a rival), this writer uses
-a key that nobody else will: the manifest says which, and only the manifest's creation decides who wins. What somebody
-else left behind is not taken over even if the bytes are the same: a clean-up may already be on its way to remove it.
+a unique key: the manifest says which, and only the manifest's creation decides who wins. A sidecar that another writer
+left behind is not taken over even if the bytes are the same: a clean-up may be about to remove it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REMEMBERED = 16
 
 
 class WrittenSidecar(msgspec.Struct, frozen=True):
-    """A sidecar that this handle wrote: what it hashed to and when, by the monotonic clock."""
+    """A sidecar that this handle wrote: its hash, and the time by the monotonic clock."""
 
     sidecar: SidecarObject
     checksum: str

@@ -1,4 +1,4 @@
-"""The checkpoint store: every method of the contract, one implementation for all media and both layouts."""
+"""The checkpoint store: every method of the contract, one implementation for every object store and both layouts."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ class CheckpointStore:
     # Writing
 
     def claim(self, owner: str | None = None, *, recheck_after: float = 0.0) -> Lease:
-        """Take the store over. From now on every durable step of this handle first checks that nobody else has.
+        """Take the store over. From now on every durable step of this handle first checks that no other has.
 
-        A check is one listing. With `recheck_after`, one check serves every step of the next so many seconds: for a
-        writer that looks itself at the moments that count and whose ids have no gaps, as a pipeline does (see `lease`).
+        A check is one listing. With `recheck_after`, one check serves all steps of that many seconds. Only for a writer
+        that calls `check_lease` itself where it matters and whose ids have no gaps, as a pipeline does (see `lease`).
         """
         self._lease = claim(self.objects, owner=owner, clock=self._clock)
         self._recheck_after = check_seconds("recheck_after", recheck_after)
         return self._lease
 
     def check_lease(self) -> None:
-        """Raise `Fenced` if this handle claimed the store and somebody has claimed it since."""
+        """Raise `Fenced` if this handle claimed the store and another claim came since."""
         if self._lease:
             self._lease.check()
 
@@ -109,14 +109,14 @@ class CheckpointStore:
             self._lease.check(unless_within=self._recheck_after)
 
     def has_written(self, manifest: CheckpointManifest) -> bool:
-        """Whether it was this very handle that saved a manifest, whoever has updated it since."""
+        """Whether this very handle saved the manifest, even if another has updated it since."""
         return manifest.own.write_id == self._write_id(manifest.checkpoint_id)
 
     def next_id(self, *, saved_only: bool = False) -> int:
         """An id above everything this store shows a trace of, saved or not.
 
         With `saved_only`, sidecars without a manifest do not count: writers that see the same checkpoints get the same
-        id, of which one wins it, also if the other has written its sidecar already.
+        id, and one of them wins it, even if the other has written its sidecar already.
         """
         listed = (info.key for folder in self._catalog.layout.folders for info in self.objects.list(folder))
         layout = self._catalog.layout
@@ -126,8 +126,8 @@ class CheckpointStore:
     def save(self, manifest: CheckpointManifest) -> None:
         """Save a checkpoint that has no sidecar, or whose sidecar `save_state_data` of this handle wrote.
 
-        Guarantees: durable on return; whoever saved this id before keeps it, and this call is `Fenced`. Saving
-        the very same manifest again through the same handle is fine.
+        Guarantees: durable on return; if another writer saved this id before, that one stays and this call is
+        `Fenced`. Saving the very same manifest again through the same handle is fine.
         """
         check_is_manifest(manifest)
         self._save_alone(without_stamps(manifest))
@@ -154,7 +154,7 @@ class CheckpointStore:
             newest = self.recover_latest_validated().chosen_id  # none usable: begin a new chain
             self._parent = self._catalog.load(newest) if newest else None
         if self._parent and not self._cleanup.is_there(self._parent.checkpoint_id):
-            self._parent = None  # somebody else has removed it: begin a new chain
+            self._parent = None  # another process has removed it: begin a new chain
         planned = plan_increment(without_stamps(manifest), states, self._parent, full_every=self._full_every)
         if planned.chunks:
             self._save_with_chunks(planned.manifest, planned.chunks)
@@ -215,7 +215,7 @@ class CheckpointStore:
         return self.apply(self.plan_prune(keep_count))
 
     def cleanup_orphans(self, *, older_than: float | None = None) -> int:
-        """Remove what no checkpoint owns and nobody is writing. Returns how many objects went.
+        """Remove objects that no checkpoint owns and no writer is writing. Returns how many were removed.
 
         `older_than` is in seconds, by default the store's `orphan_grace`: something younger may belong to a
         checkpoint that another process is writing. What this handle itself left unsaved goes at any age.
@@ -305,7 +305,7 @@ class CheckpointStore:
     def validate_checkpoint(
         self, checkpoint_id: int, *, deep: bool = True, progress: Progress | None = None
     ) -> ValidationResult:
-        """Check one checkpoint and the chain below it, by default every byte. Raises only where the medium fails."""
+        """Check one checkpoint and the chain below it, by default every byte. Raises only if the object store fails."""
         return self.validator(deep=deep, progress=progress).validate(check_id(checkpoint_id))
 
     def validator(self, *, deep: bool = True, progress: Progress | None = None) -> Validator:
@@ -339,7 +339,7 @@ class CheckpointStore:
         return f"{self._writer_id}-{checkpoint_id}"
 
     def _vouched(self) -> frozenset[str]:
-        """Batch objects that need no look: what the last checkpoint of the one who holds the lease needs, too."""
+        """Batch objects of our last checkpoint. While we hold the lease they exist, so a save need not check them."""
         return self._cleanup.newest_objects if self._lease else frozenset()
 
     def _save_alone(self, manifest: CheckpointManifest) -> None:
@@ -408,7 +408,7 @@ class CheckpointStore:
             )
 
     def _retain(self, manifest: CheckpointManifest) -> None:
-        """Make room after a write that is durable: whatever goes wrong here, that write stays acknowledged."""
+        """Apply retention after a durable write. A failure here is logged: that write stays acknowledged."""
         try:
             self._cleanup.remember(manifest)
             if self.max_retained:

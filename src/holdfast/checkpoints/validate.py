@@ -1,4 +1,4 @@
-"""Is a checkpoint what was written: manifest, sidecar, batch objects, its chain? And the newest one that is."""
+"""Validate checkpoints (manifest, sidecar, batch objects, chain), and walk back to the newest valid one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from holdfast.checkpoints.operator_state import checksum_subject, inline_hash, r
 from holdfast.errors import Corrupt, HoldfastError, NotFound, Unavailable
 
 Progress = Callable[[int], None]
-"""Told how many more bytes have been read."""
+"""Called with the number of bytes read since the last call."""
 
 
 class ValidationResult(msgspec.Struct, frozen=True):
-    """What was found. `valid` means nothing fatal was."""
+    """The findings about one checkpoint. `valid`: none of them is fatal."""
 
     checkpoint_id: int
     valid: bool
@@ -37,7 +37,7 @@ class Validator:
     """Validates checkpoints of one store, each at most once.
 
     `deep` reads every byte of state; otherwise only presence and sizes of state are checked. Raises
-    `Unavailable` where the medium fails: that says nothing about the checkpoint.
+    `Unavailable` where the object store fails: that says nothing about the checkpoint.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     elapsed: float
     """Seconds."""
     unreadable: list[int] = []
-    """Those skipped because the medium failed, not because they are damaged: trying again may help."""
+    """Those skipped because the object store failed, not because they are damaged: trying again may help."""
 
     def require(self) -> int | None:
         """The chosen id; None only if the store is empty.

@@ -1,4 +1,4 @@
-"""The entry point: which verbs there are, and what becomes of whatever goes wrong in one.
+"""The entry point: the list of verbs, and how their failures become messages and exit codes.
 
 A verb's module is loaded when it is called, so that `--help` and completion answer at once.
 """
@@ -126,7 +126,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; raises nothing, whatever happens.
+    """Run one command and return its exit code. Never raises.
 
     What a closed pipe swallows is not an error: `holdfast ls | head -1` ends quietly.
     """

@@ -1,4 +1,4 @@
-"""Nothing is changed unasked: a plan is shown, a person agrees or `--yes` did so beforehand, then it is applied."""
+"""Confirmation: show a plan, ask the user (or take `--yes`), then apply it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 200
 
 
 class Confirmed(msgspec.Struct, frozen=True):
-    """What became of a plan."""
+    """The result of a plan."""
 
     exit_code: int
     outcome: Outcome | None = None
@@ -42,7 +42,7 @@ def confirm(
 ) -> Confirmed:
     """Show a plan, and apply it if that is agreed to.
 
-    `tell` is told how far it is, beside the bar. A person who says no ends the command.
+    `tell` is called with the progress, as the bar is. A person who says no ends the command.
     """
     _show(plan, output)
     if plan.is_empty:
@@ -83,7 +83,7 @@ def _show_table(table: Table, output: Output) -> None:
 def _agreed(output: Output, question: str, *, dry_run: bool, yes: bool) -> bool:
     """Whether to go ahead with the plan that has just been shown.
 
-    False on a dry run, and where nobody can be asked and `--yes` is missing: then it says how to go on.
+    False on a dry run, and without a terminal to ask at and without `--yes`: then it says how to go on.
     """
     if dry_run:
         output.note("nothing was changed: this was a dry run")

@@ -31,7 +31,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """The text, escaped, in at most so many terminal cells; `…` at its end says that there is more."""
+    """The text, escaped and cut to this many terminal cells; `…` at its end says that there is more."""
     shown = printable(text[: most + 1])
     if len(text) <= most and width(shown) <= most:
         return shown

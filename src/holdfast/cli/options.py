@@ -1,4 +1,4 @@
-"""What verbs take: an address and how to open it, which output to use, whether to ask before something is changed."""
+"""Arguments and options that verbs share: the address and how to open it, the output, and confirmation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SECONDS = {None: 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400
 
 
 class CheckpointId(click.ParamType[int | Literal["latest"]]):
-    """An id, or `latest`: the checkpoint with the highest id, whatever the pointer says."""
+    """An id, or `latest`: the checkpoint with the highest id, even if the pointer names another."""
 
     name = "id"
 
@@ -119,7 +119,7 @@ def on_store(verb: Verb) -> Verb:
 
 
 class _KeyValueKind(msgspec.Struct, frozen=True):
-    """What a verb on a key-value store is about, and what a plain path to one may mean."""
+    """A kind of key-value store that a verb takes, and the backends that a plain path to one may mean."""
 
     verb: str
     thing: str
@@ -180,7 +180,7 @@ def _on_address(verb: Verb, kind: _KeyValueKind) -> Verb:
 
 
 def _address_of(given: str, kind: _KeyValueKind) -> str:
-    """The address that is meant: a plain path is SQLite's if it is a file; a directory tells by what is in it."""
+    """The full address: a plain path to a file is SQLite's; for a directory, its content decides."""
     if "://" in given:
         return given
     path = os.path.abspath(os.path.expanduser(given))
@@ -252,7 +252,7 @@ def choose_output(command: str, as_json: bool) -> Output:
 
 
 class _ToNotes(logging.Handler):
-    """Log records as notes: whatever text they quote is escaped on the way."""
+    """Log records as notes, with the text they quote escaped."""
 
     def __init__(self, output: Output) -> None:
         super().__init__()

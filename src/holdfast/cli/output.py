@@ -72,7 +72,7 @@ class Output(Protocol):
         """Something worth knowing that is not the result."""
 
     def bar(self, what: str, total: int, *, unit: Literal["bytes", "items"]) -> contextlib.AbstractContextManager[Bar]:
-        """Show progress while the block runs, where somebody is watching."""
+        """Show progress while the block runs, if there is a terminal."""
 
     def ask(self, question: str) -> bool:
         """Ask a person, the answer being no unless they say yes. Only where `can_ask`."""

@@ -42,7 +42,7 @@ LEAST_WRAPPED = 10
 
 
 class TerminalOutput:
-    """Words for a person. Every piece of text is escaped here, whatever it came from."""
+    """Text for people. All text is escaped here, wherever it came from."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ def _without_tail(pieces: list[str | Cell]) -> list[str | Cell]:
 
 
 class Unseen:
-    """A bar that nobody looks at."""
+    """A bar that is not shown."""
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:

@@ -121,8 +121,8 @@ class PositionUnavailable(NotFound):
     """A source no longer has the changes after its checkpoint: its log was cut, or is another one now.
 
     Raised by sources. `resumes_at` is where the source could go on instead, if it knows, and `resumes_after` the
-    sequence of the last change before that place. Without `resumes_after` nobody knows how the changes will be counted,
-    as with another log: sequences from before say nothing then about which changes are in the index.
+    sequence of the last change before that place. Without `resumes_after` it is unknown how changes will be counted, as
+    with another log: sequences from before say nothing then about which changes are in the index.
     """
 
     default_code = "source.position-unavailable"

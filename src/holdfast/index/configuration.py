@@ -108,8 +108,8 @@ def decide_start(
 ) -> Start:
     """What to do, given the hash that is stored, the one that is wanted, and whether there is anything to lose.
 
-    Results without a hash are taken for those of another configuration: nobody knows what they were made with. A reset
-    that was cut short is finished by opening the index, before anybody comes here.
+    Results without a hash are taken for those of another configuration, because theirs is unknown. Opening the index
+    has already finished a reset that was interrupted.
     """
     check_number("config_hash", wanted)
     if policy not in get_args(OnChange):
@@ -146,13 +146,13 @@ def has_anything(store: Reader) -> bool:
 
 
 def reset_index(store: Reader, sessions: SessionManager, config_hash: int | None) -> None:
-    """Empty the index and leave this hash, or none. Until it is done, nobody reads or writes anything else."""
+    """Empty the index and leave this hash, or none. Until it is done, every other read and write is refused."""
     marker = [(records.RESET_KEY, records.encode_marker(config_hash))]
     sessions.refusal = lambda: _unfinished(store.address)
     try:
         sessions.commit_alone("reset.begin", "meta", marker)
     except BaseException:
-        with contextlib.suppress(HoldfastError):  # if it cannot be told, everything stays refused
+        with contextlib.suppress(HoldfastError):  # if that is unknown, everything stays refused
             if store.get("meta", records.RESET_KEY) is None:  # as it was
                 sessions.refusal = None
         raise

@@ -28,8 +28,8 @@ def open_index(url: str, *, read_only: bool = False, clock: Callable[[], float] 
     environment, and `file:///path` is SlateDB on local files, for development: it does not sync. `memory://` is new
     each time and gone at the end, `memory://name` as well, and cannot be opened twice.
     An index that another process has open is refused with `Conflict`, or taken over so that the other's next commit is
-    `Fenced`, never shared. With `read_only` nobody is disturbed, nothing can be written, and an index that is not there
-    is `NotFound`. `clock` gives the time of day, for tests.
+    `Fenced`, never shared. With `read_only` no writer is fenced or delayed, nothing can be written, and an index
+    that is not there is `NotFound`. `clock` gives the time of day, for tests.
     """
     return Index(open_kv(url, records.SCHEMA, "read" if read_only else "exclusive"), clock=clock)
 
@@ -90,7 +90,7 @@ class Index:
         self._sessions.commit()
 
     def rollback(self) -> None:
-        """Undo the whole session, at whatever depth. Nothing happens if there is none."""
+        """Undo the whole session, at any depth. Does nothing without a session."""
         self._sessions.rollback()
 
     def session(self) -> contextlib.AbstractContextManager[Index]:
@@ -140,7 +140,7 @@ class Index:
         return self.checkpoints.gaps()
 
     def close(self) -> None:
-        """Roll back what is open and let go of the store. Fine to call twice."""
+        """Roll back an open session and close the store. Fine to call twice."""
         self._sessions.close()
         self._store.close()
 

@@ -61,7 +61,7 @@ class StoredCheckpoint(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """Changes of one source that are not in the index and never will be: somebody decided to do without them."""
+    """Changes of one source that are not in the index and never will be, because a caller chose to skip them."""
 
     source_id: str
     from_position: bytes | None

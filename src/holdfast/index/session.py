@@ -1,4 +1,4 @@
-"""Sessions: which changes belong together, and who may make them.
+"""Sessions: changes that are committed together by one thread.
 
 A session is begun once and may be begun again inside itself; only the outermost commit writes, and a rollback at any
 depth undoes the whole session. Changes are held in memory up to a bound and then spill into a transaction of the store,
@@ -25,7 +25,7 @@ HELD_CHANGES = 4096
 HELD_BYTES = 4 << 20
 """Of values that are not small; small ones are bounded by the number of changes."""
 SMALL = 1024
-_BY_A_FAILURE = 1 << 62  # deeper than any block: whoever is inside hears of it
+_BY_A_FAILURE = 1 << 62  # deeper than any block: every open block ends with an error
 log = logging.getLogger("holdfast.sources")
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class SessionManager:
         """Has a part of the session."""
         self._leftover: Transaction | None = None
         """Has something that must never be committed, and is to be rolled back before anything is written."""
-        self._blocks: dict[_Scope, None] = {}  # the `with` blocks that somebody is in
+        self._blocks: dict[_Scope, None] = {}  # the `with` blocks that are open
         forks.opened(self)
 
     @property
@@ -84,7 +84,7 @@ class SessionManager:
             raise self.refusal()
 
     def begin(self) -> None:
-        """Begin a session, or go one deeper into the one that this thread has begun.
+        """Begin a session, or one more level of the session that this thread has open.
 
         If it is interrupted, the whole session is rolled back.
         """
@@ -96,7 +96,7 @@ class SessionManager:
             raise
 
     def commit(self) -> None:
-        """Go one out; from the outermost, make the session's changes visible and durable in one step.
+        """Leave one level; the outermost commit makes the session's changes visible and durable in one step.
 
         If it raises, nothing was applied and no session is open; after `OutcomeUnknown`, read back what is there.
         """
@@ -124,7 +124,7 @@ class SessionManager:
                 raise
 
     def rollback(self) -> None:
-        """Undo the whole session, at whatever depth. Nothing happens if there is none."""
+        """Undo the whole session, at any depth. Does nothing without a session."""
         with self._lock:
             self._check_thread("roll back")
             if self._depth:
@@ -134,8 +134,8 @@ class SessionManager:
     def session(self, given: T) -> Iterator[T]:
         """Begin; commit at the end of the block, roll back if it raises. The block is given this.
 
-        If something inside has rolled the session back and gone on, the end of the block is `Invalid`: whoever wrote
-        the block counts on its changes being there. Until then the block can write nothing more.
+        If something inside has rolled the session back and gone on, the end of the block is `Invalid`, because
+        the block's own changes are lost. Until then the block can write nothing more.
         """
         block = _Scope()
         try:
@@ -208,7 +208,7 @@ class SessionManager:
                 self._undo(_BY_A_FAILURE)
 
     def forget_in_child(self) -> None:
-        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never let go of it here
+        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never release it here
         self.refusal = self._closed
         self._forget()
         self._leftover = None  # that is for the parent to roll back

@@ -1,4 +1,4 @@
-"""An index as a batch source of Spark's: keys and values, read where the data are used."""
+"""An index as a batch data source of Spark: keys and values, read on the executors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class IndexDataSource(DataSource):
 
 
 class IndexReader(DataSourceReader):
-    """One pass over the whole index: the keys of an index say nothing of how to divide them."""
+    """One partition with the whole index: nothing is known about its keys by which to divide them."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,1 +1,1 @@
-"""What can be done to a pipeline, an index or a projection from outside: a plan first, then `apply()`."""
+"""Operations on pipelines, indexes and projections from outside: first a plan, then `apply()`."""

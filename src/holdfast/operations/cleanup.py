@@ -17,8 +17,8 @@ from holdfast.status.checkpoints import OpenedStore, without_warnings
 class RemovalPlan(msgspec.Struct, frozen=True):
     """Checkpoints and orphans that would be removed.
 
-    `apply` removes what was shown and is still to go: something may have become needed meanwhile. A crash half-way
-    leaves orphans, never a checkpoint with a hole.
+    `apply` removes only what was shown and is still removable: some of it may be needed by now. A crash half-way leaves
+    orphans, never an incomplete checkpoint.
     """
 
     opened: OpenedStore
@@ -71,7 +71,7 @@ def plan_prune(opened: OpenedStore, keep: int) -> RemovalPlan:
 
 
 def plan_gc(opened: OpenedStore, older_than: float) -> RemovalPlan:
-    """What no checkpoint owns, unless it is younger than so many seconds."""
+    """Objects that no checkpoint owns, except those younger than this many seconds."""
     return _plan(opened, lambda: opened.store.plan_cleanup(older_than=older_than))
 
 

@@ -15,10 +15,10 @@ from holdfast.status import format
 from holdfast.status.index import IndexStatus, OpenedIndex, observe_index, opened_index
 
 COUNTED = 100_000
-"""Beyond so many results it is only said that there are more: counting all could take as long as removing them."""
+"""Results are counted up to this number: counting all could take as long as removing them."""
 NAME = 40
 UNFINISHED = "index.reset-unfinished"
-_FENCING = "whoever has this index open will be able to write nothing more to it"
+_FENCING = "a process that has this index open can write nothing more to it"
 
 
 class ClearIndexPlan(msgspec.Struct, frozen=True):
@@ -79,11 +79,11 @@ class ClearIndexPlan(msgspec.Struct, frozen=True):
         with opened_index(self.url, read_only=False) as seen:
             if _planned(seen, self.url, with_results=self.results is not None) != self:
                 raise Conflict(
-                    f"{seen.address} has changed since this was shown: somebody writes to it.",
+                    f"{seen.address} has changed since this was shown: another process writes to it.",
                     code="index.changed",
                     about=seen.address,
                     unchanged="the index",
-                    next_step="stop whoever writes to it, then do this again",
+                    next_step="stop the process that writes to it, then do this again",
                 )
             if self.results is not None:
                 with progress_of_steps(("reset.clear",), RESET_CHUNK, self.amount, progress):
@@ -114,7 +114,7 @@ class ClearIndexPlan(msgspec.Struct, frozen=True):
 
 
 class FinishResetPlan(msgspec.Struct, frozen=True):
-    """The rest of an index whose results were being removed when that was cut short: only finishing it is possible."""
+    """An index whose removal of results was interrupted. The only thing it allows is to finish the removal."""
 
     url: str
     address: str

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.base import steps
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done, and of how much; the latter is 0 if nobody knows."""
+"""Called with how much is done, and of how much; the latter is 0 if unknown."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -46,11 +46,11 @@ class Outcome(msgspec.Struct, frozen=True):
     result: Any = None
     """The same exactly, as plain values for JSON."""
     exit_code: int = 0
-    """Of a command that did this: not 0 if a part of it failed."""
+    """The exit code of a command that applied it: not 0 if a part failed."""
 
 
 class Plan(Protocol):
-    """What would be done. Frozen; making it and showing it change nothing."""
+    """An operation that is planned but not done. Frozen; making it and showing it change nothing."""
 
     @property
     def is_empty(self) -> bool:
@@ -70,7 +70,7 @@ class Plan(Protocol):
 
     @property
     def amount(self) -> int:
-        """How much there is to do, in the units that `apply` reports; 0 if nobody knows."""
+        """How much there is to do, in the units that `apply` reports; 0 if unknown."""
 
     def lines(self) -> Iterator[str | Table]:
         """The plan for people. Names from a store stand in it as they are: escape them for a terminal or a page."""

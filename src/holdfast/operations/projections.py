@@ -29,7 +29,7 @@ from holdfast.status.projections import (
 )
 
 COUNTED = 100_000
-"""Beyond so many keys it is only said that there are more."""
+"""Keys are counted up to this number."""
 _SWITCHED_NOTHING = "nothing was switched: readers have the live one, and --resume goes on where this stopped"
 
 
@@ -100,7 +100,7 @@ class ResetProjectionPlan(msgspec.Struct, frozen=True):
             shown, found = self.seen.standing, require_projection(store, name).standing
             if (shown and shown.build) != (found and found.build):
                 raise Conflict(
-                    f"Projection {name[:200]!r} was emptied or rebuilt by somebody else since this was shown.",
+                    f"Projection {name[:200]!r} was emptied or rebuilt by another process since this was shown.",
                     code="projection.changed",
                     about=f"projection {name[:200]!r}",
                     unchanged="the store",
@@ -112,7 +112,7 @@ class ResetProjectionPlan(msgspec.Struct, frozen=True):
 
 
 def plan_reset(url: str, name: str) -> ResetProjectionPlan:
-    """What emptying a projection of the store at `url` would remove."""
+    """The plan to empty a projection of the store at `url`."""
     with open_projections(url, read_only=True) as store:
         seen = require_projection(store, name)
         many, tables = _size_of_read_model(store, seen)
@@ -218,7 +218,7 @@ class RebuildProjectionPlan(msgspec.Struct, frozen=True):
 def plan_rebuild(
     url: str, projection: ProjectionLike, *, resume: bool = False, on_error: OnError | None = None
 ) -> RebuildProjectionPlan:
-    """What rebuilding would do; whether it resumes is decided as the runner does: same version, and for all events."""
+    """The plan of a rebuild. It resumes under the runner's conditions: same version, and for all events."""
     with open_projections(url, read_only=True) as store:
         if store.is_persistent:
             check_kept(projection, store.address)
@@ -324,10 +324,10 @@ def plan_retry(url: str, projection: ProjectionLike) -> RetryDeadLettersPlan:
 
 
 def _fencing(address: str) -> Sequence[str]:
-    """What opening the store to write does to others, where it does something."""
+    """What opening the store to write does to other processes, if anything."""
     if address.startswith(("sqlite://", "memory://")):
         return ()
-    return ("whoever has this store open will be able to write nothing more to it: it takes one process",)
+    return ("a process that has this store open can write nothing more to it: the store has one writer",)
 
 
 def _now_ms() -> int:

@@ -27,7 +27,7 @@ from holdfast.storage.objects import LocalObjects
 
 
 class StartForecast(msgspec.Struct, frozen=True):
-    """What would happen at a start, as far as it can be told without Spark and without asking the sinks."""
+    """What a start would do, as far as it is known without Spark and without asking the sinks."""
 
     pipeline: str
     workdir: str
@@ -53,7 +53,7 @@ class StartForecast(msgspec.Struct, frozen=True):
 
 
 class RecoveryStatus(msgspec.Struct, frozen=True):
-    """The walk back from the newest checkpoint to the first valid one, and what a start would make of it."""
+    """The walk back from the newest checkpoint to the first valid one, and the forecast of a start from it."""
 
     opened: OpenedStore
     report: RecoveryReport
@@ -72,7 +72,7 @@ class RecoveryStatus(msgspec.Struct, frozen=True):
 
     @property
     def why_no_forecast(self) -> str:
-        """Why there is nothing to say about a workdir."""
+        """Why there is no forecast for a workdir."""
         if self.report.unreadable:
             return "the newest checkpoint could not be read"
         if self.chosen is None:
@@ -82,7 +82,7 @@ class RecoveryStatus(msgspec.Struct, frozen=True):
         return "no pipeline of Holdfast's wrote these checkpoints"
 
     def plan(self, *, rebuild_workdir: bool) -> RepairPlan:
-        """What would be changed. `Invalid` if a workdir would be lost that is ahead of every checkpoint."""
+        """The repair plan. `Invalid` if it would remove a workdir that is ahead of every checkpoint."""
         if self.chosen is None or self.report.unreadable:
             return RepairPlan(self.opened)
         number = self.chosen.checkpoint_id
@@ -93,7 +93,8 @@ class RecoveryStatus(msgspec.Struct, frozen=True):
             return RepairPlan(self.opened, set_latest, why)
         if forecast.plan.workdir == "adopt":
             raise Invalid(
-                f"The workdir is ahead of checkpoint {number}, the newest trusted one; what it has is nowhere else.",
+                f"The workdir is ahead of checkpoint {number}, the newest trusted one, "
+                "and is the only copy of what came after.",
                 code="recover.workdir-ahead",
                 about=forecast.workdir,
                 unchanged="the store, the workdir and every sink",
@@ -176,7 +177,8 @@ def examine(
 ) -> RecoveryStatus:
     """Walk back, reading every byte of each checkpoint, to the first valid one; look ahead to a start from it.
 
-    `workdir` is where Spark's workdir is, if not where the checkpoint says; `progress` is told of bytes that were read.
+    `workdir` is where Spark's workdir is, if not where the checkpoint says; `progress` is called with the number of
+    bytes read.
     """
     report = opened.store.recover_latest_validated(progress=progress)
     damaged = [number for number, _ in report.skipped]
@@ -195,7 +197,7 @@ def _load_chosen(opened: OpenedStore, report: RecoveryReport) -> CheckpointManif
             f"Checkpoint {report.chosen_id} was removed while it was being looked at.",
             about=opened.address,
             unchanged="the store",
-            next_step="run it again; somebody is pruning",
+            next_step="run it again; another process is pruning",
         )
     return manifest
 

@@ -203,7 +203,7 @@ class EpochCoordinator:
                     raise _about_sink(error, named.name, facts.epoch, facts.sources, unchanged) from error
             if not any(named.computes_all for named in self._sinks.values()):
                 _compute(frame)
-            snapshot, manifest, chunks = self._prepare(facts, staged)
+            snapshot, manifest, chunks = self._snapshot(facts, staged)
         self._decide(manifest, chunks, staged)
         self._snapshotter.confirm(snapshot)
         self.newest, self.delivered = manifest, facts.epoch
@@ -244,7 +244,7 @@ class EpochCoordinator:
         with step("sink.stage", sink=named.name, epoch=facts.epoch):
             return named.sink.stage(named.frame(frame), delivery)
 
-    def _prepare(
+    def _snapshot(
         self, facts: EpochFacts, staged: Mapping[str, Descriptor]
     ) -> tuple[Snapshot, CheckpointManifest, list[bytes]]:
         with step("epoch.capture", epoch=facts.epoch):

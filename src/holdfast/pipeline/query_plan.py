@@ -75,7 +75,7 @@ def check_frame(frame: DataFrame) -> None:
 def describe_query(frame: DataFrame, named: Mapping[str, DataFrame]) -> Query:
     """Find out the sources of the query in the order of Spark's log, and its shape.
 
-    A source that nobody named is called after its place. `Invalid` if a named one is no part of the query.
+    A source without a name is called after its place. `Invalid` if a named one is no part of the query.
     """
     plan = analysed_plan(frame)
     names = {_identity_of_source(frame, name): name for name, frame in named.items()}

@@ -138,7 +138,7 @@ class QueryRun:
     def run_batch(self, frame: DataFrame, batch_id: int) -> None:
         """What Spark calls for each batch. Returns only once every sink has the epoch."""
         self.has_come_to_a_batch = True
-        self.report()  # of the one before, if nobody waits for the end
+        self.report()  # of the one before, if no thread waits for the end
         if self._stopping.is_made():
             # Spark has planned one batch more. It is not begun; the next start finds it planned and runs it.
             self._was_refused = True
@@ -209,7 +209,7 @@ class QueryRun:
             self.query.stop()
 
     def report(self) -> None:
-        """Tell about every epoch that Spark counts as done since the last call, unless somebody is at it already."""
+        """Report every epoch that Spark has finished since the last call, unless another thread is reporting."""
         if self.query is None or not self._reporting.acquire(blocking=False):
             return
         try:

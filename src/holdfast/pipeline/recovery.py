@@ -112,13 +112,13 @@ def recover_sinks(
     generation: int,
     doubtful: CheckpointManifest | None = None,
 ) -> dict[str, SinkProgress]:
-    """Ask every sink for its progress; each removes what earlier drivers staged and nobody will commit.
+    """Ask every sink for its progress; each removes what earlier drivers staged and no driver will commit.
 
-    Output staged for `doubtful`, a damaged checkpoint, is kept: somebody may repair that checkpoint first.
+    Output staged for `doubtful`, a damaged checkpoint, is kept, in case that checkpoint is repaired.
     """
     lineage = newest.own.lineage if newest else 0
     epoch = newest.epoch if newest else 0
-    standings = {}
+    progress = {}
     for name, named in sinks.items():
         owed = [
             found.own.sinks.get(name) for found in (newest, doubtful) if found is not None and name in found.owed_sinks
@@ -126,10 +126,10 @@ def recover_sinks(
         keep = owed[0] if owed else None
         try:
             with step("sink.recover", sink=name):
-                standings[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
+                progress[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
         except HoldfastError as error:
             raise error.within(f"Sink {name!r}, asked what it has") from error
-    return standings
+    return progress
 
 
 def apply(

@@ -38,12 +38,12 @@ class PipelineSpec(msgspec.Struct, frozen=True):
 
 
 class WorkdirState(msgspec.Struct, frozen=True):
-    """What a look at the workdir showed."""
+    """The state of the workdir as observed."""
 
     path: str
     is_empty: bool = True
     pipeline: str | None = None
-    """Who marked it; None if nobody did."""
+    """The pipeline named in its owner file; None without one."""
     query_id: str | None = None
     looks_like_spark: bool = True
     """Whether everything in it has a name that Spark's checkpoints have."""
@@ -70,7 +70,10 @@ class Observation(msgspec.Struct, frozen=True):
     held: dict[str, BatchObject] = {}
     """The files of the workdir that the newest checkpoint holds as they are, each with its batch object."""
     doubtful: CheckpointManifest | None = None
-    """The newest checkpoint of all, if it can be read but not trusted: its staged output may still be spec."""
+    """The newest checkpoint of all, if it is readable but not valid.
+
+    Sinks keep its staged output, in case it is repaired.
+    """
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
@@ -141,7 +144,7 @@ def check_start(seen: Observation, spec: PipelineSpec) -> int:
 
 
 def _check_change(seen: Observation, spec: PipelineSpec) -> str | None:
-    """What of the pipeline is not as it was, if that is allowed."""
+    """What changed since the newest checkpoint. `Invalid` if it changed and on_change is 'fail'."""
     _check_belongings(seen, spec)
     change = _change(seen.newest, spec)
     if seen.newest is not None and change and spec.on_change == "fail":
@@ -150,7 +153,7 @@ def _check_change(seen: Observation, spec: PipelineSpec) -> str | None:
 
 
 def _check_belongings(seen: Observation, spec: PipelineSpec) -> None:
-    """Refuse to touch a store or a directory of somebody else's."""
+    """Refuse a store or a directory that belongs to something else."""
     newest = seen.newest
     known = newest.own.runtime.get("pipeline") if newest else None
     if newest is not None and known != spec.pipeline:
@@ -218,7 +221,7 @@ def _begin(seen: Observation) -> RecoveryPlan:
 def _begin_anew(
     seen: Observation, newest: CheckpointManifest, why: str, note: str, owed_sinks: tuple[str, ...] = ()
 ) -> RecoveryPlan:
-    known = [standing.lineage for standing in seen.sinks.values() if standing.lineage is not None]
+    known = [progress.lineage for progress in seen.sinks.values() if progress.lineage is not None]
     lineage = max([newest.own.lineage, *known]) + 1
     notes = (f"Everything is read again, and {note}",)
     return RecoveryPlan(lineage, "begin", why, None, 0, owed_sinks=owed_sinks, notes=notes)
@@ -232,7 +235,7 @@ def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, c
     _check_places(newest, spec)
     owed_sinks = _owed_sinks(newest, spec)
     action, why = _workdir_action(seen.workdir, batch)
-    known = {name: standing for name, standing in seen.sinks.items() if standing.is_known}
+    known = {name: progress for name, progress in seen.sinks.items() if progress.is_known}
     if action == "adopt" and not _have_all(known, seen.workdir.committed + 1, explained=bool(seen.skipped)):
         action, why = "rebuild", f"it is at batch {seen.workdir.committed}, and the sinks are not"
     if action == "keep" and seen.workdir.suspect_reason and not _any_ahead(known, newest.epoch):
@@ -308,7 +311,7 @@ def _workdir_action(workdir: WorkdirState, batch: int) -> tuple[WorkdirAction, s
         return "rebuild", f"its logs have a gap: planned {workdir.planned}, done {workdir.committed}"
     if workdir.committed > batch:
         return ("rebuild", workdir.problem) if workdir.problem else ("adopt", f"it is at batch {workdir.committed}")
-    return "keep", "it is what was captured"
+    return "keep", "it matches the checkpoint"
 
 
 def _check_adoptable(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec) -> None:
@@ -325,12 +328,12 @@ def _check_adoptable(seen: Observation, newest: CheckpointManifest, spec: Pipeli
 
 
 def _check_sinks(sinks: Mapping[str, SinkProgress], store: str, lineage: int, allowed: int) -> None:
-    """A sink with epochs that no checkpoint knows would skip other rows that come under the same number."""
-    for name, standing in sorted(sinks.items()):
-        if standing.lineage is not None and standing.lineage > lineage:
-            what = f"deliveries of lineage {standing.lineage}, and the store is at lineage {lineage}"
-        elif standing.committed is not None and standing.committed > allowed:
-            what = f"epoch {standing.committed}, and the newest that {store} can vouch for is {allowed}"
+    """`Corrupt` if a sink has epochs that the store does not know: new rows under those numbers would be skipped."""
+    for name, progress in sorted(sinks.items()):
+        if progress.lineage is not None and progress.lineage > lineage:
+            what = f"deliveries of lineage {progress.lineage}, and the store is at lineage {lineage}"
+        elif progress.committed is not None and progress.committed > allowed:
+            what = f"epoch {progress.committed}, and the newest valid checkpoint in {store} allows epoch {allowed}"
         else:
             continue
         raise Corrupt(
@@ -344,16 +347,19 @@ def _check_sinks(sinks: Mapping[str, SinkProgress], store: str, lineage: int, al
 
 def _have_all(sinks: Mapping[str, SinkProgress], epoch: int, *, explained: bool) -> bool:
     """Whether every sink has what the workdir has behind it; if none can tell, damaged checkpoints must explain it."""
-    return all((standing.committed or 0) >= epoch for standing in sinks.values()) and (bool(sinks) or explained)
+    return all((progress.committed or 0) >= epoch for progress in sinks.values()) and (bool(sinks) or explained)
 
 
 def _any_ahead(sinks: Mapping[str, SinkProgress], epoch: int) -> bool:
-    return any((standing.committed or 0) > epoch for standing in sinks.values())
+    return any((progress.committed or 0) > epoch for progress in sinks.values())
 
 
 def _check_agreement(sinks: Mapping[str, SinkProgress], delivered: int) -> None:
-    """An epoch that some sinks have and no manifest vouches for is run again: with other rows for the other sinks."""
-    ahead = sorted(name for name, standing in sinks.items() if (standing.committed or 0) > delivered)
+    """`Corrupt` if only some sinks have the next epoch and the query is not deterministic.
+
+    The others would get different rows.
+    """
+    ahead = sorted(name for name, progress in sinks.items() if (progress.committed or 0) > delivered)
     if ahead and len(ahead) < len(sinks):
         raise Corrupt(
             f"Sink {ahead[0]!r} has epoch {delivered + 1} and others do not, its checkpoint cannot be trusted, and "
@@ -368,11 +374,11 @@ def _check_agreement(sinks: Mapping[str, SinkProgress], delivered: int) -> None:
 def _set_back(sinks: Mapping[str, SinkProgress], newest: CheckpointManifest, spec: PipelineSpec) -> list[str]:
     """A sink that has lost epochs: not mounted, dropped, restored from a copy. Going on would hide that."""
     found = []
-    for name, standing in sorted(sinks.items()):
+    for name, progress in sorted(sinks.items()):
         recorded = newest.sink_epochs.get(name, 0)
-        if (standing.committed or 0) >= recorded:
+        if (progress.committed or 0) >= recorded:
             continue
-        knows = f"epoch {standing.committed} only" if standing.committed else "no epoch"
+        knows = f"epoch {progress.committed} only" if progress.committed else "no epoch"
         lost = f"Sink {name!r} itself knows of {knows}, and epoch {recorded} was committed to it"
         if spec.on_change != "accept" or not spec.accepts_loss:
             raise Corrupt(

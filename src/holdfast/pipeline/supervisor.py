@@ -18,7 +18,7 @@ from holdfast.pipeline.workdir.workdir import Workdir
 log = logging.getLogger("holdfast.spark")
 PAUSES = (0.5, 2.0, 8.0, 30.0)
 RESTARTS = "HOLDFAST_RESTARTS"
-"""The environment's say in how often to start again, where the pipeline itself says nothing."""
+"""Environment variable: how many restarts, unless `run(restarts=…)` says."""
 
 _WORKDIR_TROUBLE = re.compile(
     r"STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
@@ -174,7 +174,7 @@ class Supervisor:
 
 
 def restarts_by_default() -> int:
-    """How often to start again where nobody says."""
+    """The default number of restarts: HOLDFAST_RESTARTS, or 3."""
     text = os.environ.get(RESTARTS) or "3"
     if not text.isascii() or not text.isdigit():
         raise Invalid(f"{RESTARTS} is a whole number from 0, not {text!r}.", code="pipeline.restarts", about=RESTARTS)

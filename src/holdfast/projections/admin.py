@@ -1,4 +1,4 @@
-"""What is done to a projection from outside: emptied, moved back, and given its dead letters again."""
+"""Administration of a projection: reset it, rewind it, retry its dead letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_CONFLICTS = 100
 
 
 def reset(store: ProjectionStore, name: str) -> None:
-    """Empty a projection in one step, and sweep away afterwards what nobody reads any more."""
+    """Empty a projection in one commit, then remove the keys of its old builds."""
     ref = state.live_build(name)
     with step("projection.reset"), state.begin(store.kv) as transaction:
         found = state.read(transaction, ref.key, store.address)
@@ -64,7 +64,7 @@ def move_back(store: ProjectionStore, ref: BuildRef, position: int) -> None:
 
 
 def retry_letters(store: ProjectionStore, ref: BuildRef, projection: ProjectionLike) -> list[DeadLetter]:
-    """Handle dead letters again, each in a commit of its own; those that are left, with what they failed of now."""
+    """Retry dead letters, one commit each. Returns those that failed again, with the new error."""
     found = state.read(store.kv, ref.key, store.address)
     if found is None:
         return []
@@ -75,7 +75,7 @@ def retry_letters(store: ProjectionStore, ref: BuildRef, projection: ProjectionL
             check_version(projection, known.version)
             try:
                 again = _retry(store, ref, known, projection, letter)
-            except Conflict:  # somebody has caught up meanwhile
+            except Conflict:  # another runner has committed meanwhile
                 if conflicts > MOST_CONFLICTS:
                     raise
             else:
@@ -89,10 +89,10 @@ def retry_letters(store: ProjectionStore, ref: BuildRef, projection: ProjectionL
 def _retry(
     store: ProjectionStore, ref: BuildRef, known: ProjectionState, projection: ProjectionLike, letter: DeadLetter
 ) -> DeadLetter | None:
-    """What the letter is now; None if it is gone."""
+    """The letter as it is stored now; None if it is gone."""
     key = keys.of_build(ref.escaped, known.build) + keys.NUMBER.pack(letter.position)
     if store.kv.get("letters", key) is None:
-        return None  # handled by somebody else, or of a read model that is not live any more
+        return None  # handled by another process, or of a read model that is not live any more
     commit = ProjectionCommit(store.kv, ref, known, None)
     view = StoredView(store.kv, ref.escaped, known.build, commit.begin)
     try:

@@ -29,11 +29,11 @@ class Failure(msgspec.Struct, frozen=True):
     why: str
     attempts: int
     error: Exception | None = None
-    """What it raised, where that is at hand."""
+    """The exception itself, if there is one."""
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """What became of a batch."""
+    """The result of a batch."""
 
     state: ProjectionState
     is_committed: bool
@@ -64,7 +64,7 @@ class BatchProcessor(Protocol):
 
 
 class RetryPrefix(msgspec.Struct, frozen=True):
-    """A handler failed after it had changed tables, which only the whole transaction can undo: do the others again."""
+    """A handler failed after running SQL, so the whole transaction was rolled back. Retry the events before it."""
 
     events: int
     """How many of the batch, from its first."""
@@ -72,7 +72,7 @@ class RetryPrefix(msgspec.Struct, frozen=True):
 
 
 class ProjectionCommit:
-    """The transaction of a batch: begun when first needed, and only if the projection still stands where it did."""
+    """The transaction of a batch. Begins at the first use; `Conflict` if the projection's state changed since."""
 
     def __init__(self, kv: Reader, ref: BuildRef, known: ProjectionState | None, lease: WorkerLease | None) -> None:
         self._kv = kv
@@ -129,7 +129,7 @@ class LocalBatches:
     ) -> BatchResult | None:
         start = first_position(self._kv, self._log, self._ref, current, streams_of(self._projection))
         events, position = self._events(start, limit, until)
-        # A position that took a look at every stream is kept even if nothing follows it.
+        # Finding this position read every stream's cursor, so store it even if no event follows.
         if position == start and (current.position is not None or start == 0):
             return None
         batch: BatchResult | RetryPrefix = RetryPrefix(len(events))
@@ -148,7 +148,7 @@ class LocalBatches:
         given_up: Mapping[int, Failure],
         failure: Failure | None,
     ) -> BatchResult | RetryPrefix:
-        """Handle the first `most` of the events and commit; the one after them is known to fail, if there is one."""
+        """Handle and commit the first `most` events. `failure` is the known failure of the next one, if any."""
         events = events[:most]
         before = cursors.read_some(self._kv, self._ref, list({event.stream for event in events}), self._kv.address)
         commit = ProjectionCommit(self._kv, self._ref, known, self._lease)
@@ -262,7 +262,7 @@ def next_positions(
     last = min(start + limit, log.head(), start + limit if until is None else until)
     if last > start:
         return start, last
-    # A position that took a look at every stream is kept even if nothing follows it.
+    # Finding this position read every stream's cursor, so store it even if no event follows.
     return None if current.position is not None or start == 0 else (start, start)
 
 

@@ -31,16 +31,16 @@ class GlobalProjectionCheckpoint:
         return self.cursors.get(stream, 0)
 
     def advance(self, stream: str, sequence: int) -> None:
-        """Move a cursor forward. One that is as far or further stays."""
+        """Move a cursor forward, never back."""
         if sequence > self.cursor_for(stream):
             self.cursors[stream] = sequence
 
     def copy(self) -> GlobalProjectionCheckpoint:
-        """Another one that can be advanced by itself."""
+        """An independent copy."""
         return GlobalProjectionCheckpoint(self.cursors)
 
     def __eq__(self, other: object) -> bool:
-        """Equal if every stream's cursor is: one that is missing is 0."""
+        """Equal if every stream's cursor is equal; a missing cursor is 0."""
         if not isinstance(other, GlobalProjectionCheckpoint):
             return NotImplemented
         return _seen(self.cursors) == _seen(other.cursors)
@@ -136,7 +136,7 @@ def writes(ref: BuildRef, cursors: dict[str, int]) -> dict[bytes, bytes | None]:
 
 
 def replaced(reading: Reading, ref: BuildRef, wanted: dict[str, int]) -> dict[bytes, bytes | None]:
-    """What makes the stored cursors exactly these. Damaged ones are overwritten or deleted like any other."""
+    """The writes that make the stored cursors exactly these. Damaged ones are overwritten or deleted like any other."""
     stored = dict(reading.scan(ref.space, ref.prefix, end_of(ref.prefix)))
     changed = {key: value for key, value in writes(ref, wanted).items() if stored.pop(key, None) != value}
     return {**changed, **dict.fromkeys(stored, None)}

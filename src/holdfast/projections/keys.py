@@ -10,7 +10,8 @@
     meta      m/...                              the last position, states of projections, leases of workers
 
 The prefixes are those of SlateDB and RocksDB, where all keyspaces share one map. A projection's name is escaped and
-holds no slash, a stream's ends its key or has its length before it: no two of them share a key, whatever is in them.
+holds no slash, a stream's ends its key or has its length before it: no two of them share a key, whatever bytes
+they contain.
 
 Our own records are MessagePack, sealed with a version and a checksum. Cursors are bare numbers, and read models are the
 user's bytes.
@@ -55,7 +56,7 @@ SCHEMA = Schema(
     # A batch touches a page per stream: they must fit into the cache, and the log is folded back after some batches.
     settings=("cache_size = -65536", "wal_autocheckpoint = 8192"),
 )
-"""How a store of events lies on the media."""
+"""How a store of events is laid out in its backend."""
 
 FORMAT = b"format"
 HEAD = b"head"
@@ -92,7 +93,7 @@ def index_prefix(stream: bytes) -> bytes:
 
 
 def of_build(name: bytes, build: int) -> bytes:
-    """What the keys of one build of a projection begin with, in `shadows`, `views` and `letters`."""
+    """The prefix of the keys of one build of a projection, in `shadows`, `views` and `letters`."""
     return name + b"/" + NUMBER.pack(build) + b"/"
 
 

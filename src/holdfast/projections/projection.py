@@ -1,4 +1,4 @@
-"""What a projection is, and what may be done when it fails."""
+"""The protocol of a projection, and its policy for a handler that fails."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Projection:
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raise it when the handler changes so that the read model has to be made anew."""
+    """Increase it when a change of the handler requires a rebuild of the read model."""
     streams: ClassVar[str] = ""
-    """Only streams that begin so."""
+    """Only streams whose names begin with this prefix."""
     is_volatile: ClassVar[bool] = False
     """True if the read model is in the object itself: no cursor is kept for one."""
 
@@ -57,7 +57,7 @@ class Projection:
 
 
 class OnError(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when a handler raises: try again so many times, then stop there, or put the event aside on record.
+    """What to do when a handler raises: retry, then stop or record the event as a dead letter.
 
     An event is never passed over silently.
     """
@@ -69,7 +69,7 @@ class OnError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OnVersion = Literal["fail", "rebuild"]
-"""What happens when the read model was made by another version of the projection."""
+"""What to do if the read model was made by another version of the projection."""
 
 
 def check_projection(projection: Any) -> None:

@@ -1,4 +1,4 @@
-"""A read model made anew beside the live one: begun, switched to in one transaction, and the old one swept away."""
+"""Rebuilds: build a new read model beside the live one, switch in one transaction, remove the old one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CHUNK = 10_000
 def start(
     store: ProjectionStore, ref: BuildRef, version: int, until: int | None, resume: bool
 ) -> tuple[BuildRef, ProjectionState]:
-    """Where a rebuild goes on: in the one that is under way if it is to be resumed, else in a new one.
+    """Resume the rebuild under way if `resume`, else start a new one.
 
-    An earlier one that is not resumed is given up: whoever works on it is fenced.
+    An older rebuild that is not resumed is abandoned, and its runner is fenced.
     """
     address, now = store.address, store.now_ms()
     key = keys.NEXT_STATES + ref.escaped
@@ -57,7 +57,7 @@ def switch(
         rebuilt = state.read(transaction, next_ref.key, address)
         if rebuilt is None or rebuilt.build != build or current is None:
             raise Fenced(
-                f"The rebuild of projection {ref.name[:200]!r} was taken over or ended by somebody else.",
+                f"The rebuild of projection {ref.name[:200]!r} was taken over or finished by another runner.",
                 code="projection.rebuild-fenced",
                 about=f"projection {ref.name[:200]!r}",
                 unchanged="the live read model",
@@ -82,7 +82,7 @@ def switch(
 
 
 def sweep(kv: Reader, ref: BuildRef) -> None:
-    """Remove what is left of builds that nobody reads. Whatever interrupts it, the next one goes on."""
+    """Remove abandoned builds. If interrupted, the next sweep continues."""
     found = state.read(kv, ref.key, kv.address)
     if found is None or not found.garbage:
         return

@@ -34,7 +34,7 @@ LONGEST_WAIT = 60.0
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
-    """What a catch-up did."""
+    """The result of a catch-up."""
 
     position: int
     """The read model holds everything up to here."""
@@ -43,7 +43,7 @@ class CaughtUp(msgspec.Struct, frozen=True):
     """How many were written."""
     dead_lettered: int = 0
     is_at_the_end: bool = True
-    """False if it ended because it had done as many batches as it was asked for, or was told to stop."""
+    """False if it ended at the limit of `batches`, or because `stop` said so."""
 
 
 class ProjectionRunner:
@@ -83,7 +83,7 @@ class ProjectionRunner:
         """Handle every event since the last time; read model and cursors are committed together, a batch at a time.
 
         `until` is the last position to handle, `batches` how many commits to make at most; `stop` is asked before each.
-        With a `lease`, `Fenced` if somebody else has taken it. A handler that raises is dealt with as `on_error` says;
+        With a `lease`, `Fenced` if another worker has taken it. A handler that raises is dealt with as `on_error` says;
         if that is to stop, all events before are committed, and `Invalid` with the code `projection.handler` is raised
         from what it raised.
         """
@@ -155,7 +155,7 @@ class ProjectionRunner:
     def reset(self, name: str) -> None:
         """Empty a projection in one step: read model, cursors, dead letters. The next catch-up begins at the start.
 
-        A rebuild under way is given up, and whoever works on it is fenced. `NotFound` if there is no such projection.
+        A rebuild under way is abandoned, and its runner is fenced. `NotFound` if there is no such projection.
         """
         admin.reset(self.store, name)
 
@@ -167,7 +167,7 @@ class ProjectionRunner:
         """
         return admin.retry_letters(self.store, self._checked(projection), projection)
 
-    # Replays: these write nothing to the store. What a handler raises is raised, and what came before stays done.
+    # Replays: these write nothing to the store. A handler's error is raised as it is; events before it stay handled.
     # Without a `view` the read model is a new one in memory, of use to projections that keep theirs in themselves.
 
     def run(self, projection: ProjectionLike, events: Iterable[Event], view: View | None = None) -> View:
@@ -187,7 +187,7 @@ class ProjectionRunner:
     def catch_up(
         self, projection: ProjectionLike, events: Sequence[Event], after: int = 0, view: View | None = None
     ) -> View:
-        """Handle those of one stream's events that follow a sequence; they must be in order."""
+        """Handle the events of one stream that follow a sequence. They must be in order."""
         check_number("after", after)
         return self.run(projection, events[bisect_right(events, after, key=lambda event: event.sequence) :], view)
 
@@ -217,7 +217,7 @@ class ProjectionRunner:
         streams: Iterable[str] | None = None,
         view: View | None = None,
     ) -> GlobalProjectionCheckpoint:
-        """Handle what follows a checkpoint; the checkpoint to go on from next time. The one given stays as it is."""
+        """Handle the events after a checkpoint. Returns the next checkpoint; the given one is not changed."""
         view = MemoryView() if view is None else view
         reached = checkpoint.copy()
         for stream in self._streams("") if streams is None else streams:
@@ -227,13 +227,13 @@ class ProjectionRunner:
     def run_matching_streams(
         self, projection: ProjectionLike, prefix: str, view: View | None = None
     ) -> GlobalProjectionCheckpoint:
-        """Handle the streams that begin so, from their first events."""
+        """Handle the streams with this prefix, from their first events."""
         return self.catch_up_all_streams(projection, GlobalProjectionCheckpoint(), self._streams(prefix), view)
 
     def catch_up_matching_streams(
         self, projection: ProjectionLike, prefix: str, checkpoint: GlobalProjectionCheckpoint, view: View | None = None
     ) -> GlobalProjectionCheckpoint:
-        """Handle what follows a checkpoint in the streams that begin so; the checkpoint to go on from next time."""
+        """Handle the events after a checkpoint in the streams with this prefix. Returns the next checkpoint."""
         return self.catch_up_all_streams(projection, checkpoint, self._streams(prefix), view)
 
     def _catch_up(
@@ -294,13 +294,13 @@ class ProjectionRunner:
             raise handler_failed(projection, failure, tried[position]) from failure.error
 
     def _state(self, ref: BuildRef, projection: ProjectionLike) -> tuple[ProjectionState | None, ProjectionState]:
-        """What is stored, and what to go on from."""
+        """The stored state, and the state to continue from."""
         known = state.read(self.store.kv, ref.key, self.store.address)
         if known is not None and (ref.is_live or ref == state.next_build(ref.name, known.build)):
             return known, known
         if not ref.is_live:
             raise Fenced(
-                f"The rebuild of projection {ref.name[:200]!r} was taken over or ended by somebody else.",
+                f"The rebuild of projection {ref.name[:200]!r} was taken over or finished by another runner.",
                 code="projection.rebuild-fenced",
                 about=f"projection {ref.name[:200]!r}",
                 unchanged="the live read model",
@@ -322,7 +322,7 @@ class ProjectionRunner:
 
 
 def pause(policy: OnError, tried: int) -> float:
-    """Seconds before an event is handled again that has failed so many times."""
+    """Seconds to wait before the next attempt, after this many failures."""
     return min(LONGEST_WAIT, policy.wait * 2.0 ** (tried - 1))
 
 

@@ -1,4 +1,4 @@
-"""Where a projection stands: its version, its read model, and the position up to which that holds everything."""
+"""The state record of a projection: its version, its build, and the position up to which all events are in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def begin(kv: Reader) -> Transaction:
 
 
 class ProjectionState(msgspec.Struct, frozen=True):
-    """One record per projection. Every commit for it changes this one, so that two can never both go on from it."""
+    """One record per projection, replaced by every commit, so that of two concurrent commits one gets `Conflict`."""
 
     version: int | None
     """Of the projection that made the read model; None if nothing was made yet."""
@@ -36,9 +36,9 @@ class ProjectionState(msgspec.Struct, frozen=True):
     builds: int = 1
     """The highest number that a build was ever given."""
     garbage: tuple[int, ...] = ()
-    """Builds that nobody reads any more, some of which may still be there."""
+    """Abandoned or replaced builds whose keys may not all be removed yet."""
     until: int | None = None
-    """Of a rebuild: the position it is for; None: the last one."""
+    """For a rebuild: stop at this position. None: the end of the log."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class BuildRef(msgspec.Struct, frozen=True):
-    """Which records belong together: those of the live read model, or those of one that is being rebuilt."""
+    """Names the records of one build: of the live read model, or of a rebuild."""
 
     name: str
     escaped: bytes
@@ -90,10 +90,10 @@ def decode(key: bytes, value: bytes, address: str) -> ProjectionState:
 
 
 def check_unchanged(reading: Reading, ref: BuildRef, known: ProjectionState | None, address: str) -> None:
-    """`Conflict` if somebody has committed for this projection since it was read."""
+    """`Conflict` if another commit for this projection came after it was read."""
     if read(reading, ref.key, address) != known:
         raise Conflict(
-            f"Projection {ref.name[:200]!r} was changed by somebody else meanwhile.",
+            f"Projection {ref.name[:200]!r} was changed by another commit meanwhile.",
             code="projection.changed",
             about=f"projection {ref.name[:200]!r}",
             unchanged="its read model and its cursors",

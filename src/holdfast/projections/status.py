@@ -1,4 +1,4 @@
-"""What there is to know about projections, without working on them."""
+"""Status of projections, read only."""
 
 from __future__ import annotations
 

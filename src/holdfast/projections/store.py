@@ -106,7 +106,7 @@ class ProjectionStore:
         return self.log.version(stream)
 
     def list_streams(self, prefix: str = "", *, after: str | None = None, limit: int = PAGE) -> list[str]:
-        """A page of the names of streams that begin so, in the order of their bytes; `after` is the last one before."""
+        """A page of the names of streams with this prefix, in byte order, after the name `after`."""
         return self.log.list_streams(prefix, after, limit)
 
     @property
@@ -133,7 +133,7 @@ class ProjectionStore:
     ) -> int:
         """Write the cursors that are further in `current` than in `previous`, in one step; how many were written.
 
-        None moves backwards: what somebody else has stored meanwhile stays if it is as far.
+        No cursor moves backwards: one that another process has stored meanwhile stays if it is as far.
         """
         written = self._cursors.advance(name, previous, current)
         self.notify()
@@ -172,7 +172,7 @@ class ProjectionStore:
         wait_until(is_there, self._changed, timeout, f"Projection {name[:200]!r}", f"position {position}")
 
     def notify(self) -> None:
-        """Wake whoever waits in this process for something new."""
+        """Wake the threads of this process that wait for new events."""
         with self._changed:
             self._changed.notify_all()
 
@@ -241,7 +241,7 @@ def open_projections(
     in tables of their own are possible on SQLite and PostgreSQL. `clock` gives the time of day and `ids` makes the ids
     of events, for tests.
 
-    With `read_only` nothing is made or changed, nobody is fenced, and a store that is not there is `NotFound`. On
+    With `read_only` nothing is made or changed, no writer is fenced, and a store that is not there is `NotFound`. On
     SlateDB it shows the moment of the opening, and is good for some minutes.
     """
     kv = open_kv(url, keys.SCHEMA, "read" if read_only else "shared")

@@ -1,4 +1,4 @@
-"""Read models: `View`, what a projection's handler writes, and `ReadModel`, what others read."""
+"""Read models: `View`, which a projection's handler writes, and `ReadModel`, which applications read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class View(Protocol):
 
 
 class MemoryView:
-    """A read model in this process's memory, for replays whose result nobody keeps. It has no SQL."""
+    """A read model in this process's memory, for replays whose result is not stored. It has no SQL."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -67,8 +67,8 @@ _UNTOUCHED = object()
 class StoredView:
     """A read model in the store, during one batch. What is written becomes durable with the batch's cursors.
 
-    SQL runs at once in the transaction of the batch, which the first `execute` opens: from then on nobody else can
-    write to the store until the batch is committed.
+    SQL runs at once in the transaction of the batch, which the first `execute` opens: from then on no other
+    transaction can write to the store until the batch is committed.
     """
 
     def __init__(self, kv: Reader, name: bytes, build: int, begin: Callable[[], Transaction]) -> None:
@@ -137,7 +137,7 @@ class StoredView:
         self.has_run_sql = False
 
     def undo(self) -> None:
-        """As if the event had not been seen. What it did by SQL can only be undone with the whole transaction."""
+        """Undo the event's changes. Its SQL can only be undone with the whole transaction."""
         for key, value in reversed(self._undo):
             if value is _UNTOUCHED:
                 del self._written[key]
@@ -180,7 +180,7 @@ def no_sql(address: str) -> Invalid:
 
 
 def table_prefix(kv: SqlReader, name: bytes, build: int) -> str:
-    """What the names of a build's tables begin with."""
+    """The prefix of the names of a build's tables."""
     return f"{kv.table_prefix}view_x_{_plain(name)}_x_{build}_x_"
 
 
@@ -204,7 +204,7 @@ _T = TypeVar("_T")
 
 
 class ReadModel:
-    """The live read model of one projection, read only. What is read is committed, and of one build."""
+    """The live read model of one projection, read only. Reads return committed data of one build."""
 
     def __init__(self, kv: Reader, name: str) -> None:
         self._kv = kv

@@ -41,7 +41,7 @@ class ProjectionHealth(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """A worker, as it is."""
+    """The state of a worker."""
 
     is_running: bool
     projections: dict[str, ProjectionHealth]
@@ -54,7 +54,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class _Turn:
-    """What the worker knows of one projection."""
+    """The worker's notes on one projection."""
 
     def __init__(self, projection: ProjectionLike) -> None:
         self.projection = projection
@@ -67,7 +67,7 @@ class _Turn:
 class ProjectionWorker:
     """Runs several projections in turn, as soon as there is something new, until it is stopped.
 
-    Of several workers, in whatever process, one works on a projection and the others wait for its lease. A projection
+    Of several workers, in any process, one works on a projection and the others wait for its lease. A projection
     whose handler fails stops at that event, and the others go on. `Unavailable` is tried again, later each time.
     """
 
@@ -90,7 +90,7 @@ class ProjectionWorker:
         self._is_running = False
 
     def run(self) -> None:
-        """Work until `stop`, then finish the batch at hand, let go of the leases, and return."""
+        """Work until `stop`, then finish the batch at hand, release the leases, and return."""
         self._is_running = True
         try:
             while not self._stopping.is_made():

@@ -1,7 +1,7 @@
 """Which worker works on a projection: a lease that expires when its holder dies.
 
-Leases decide who works, so that others need not try. That nothing is applied twice does not depend on them, nor on
-clocks: each commit checks the projection's state.
+A lease only saves other workers useless attempts. Exactly-once does not depend on leases or clocks: each commit checks
+the projection's state.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class WorkerLease:
 
     @property
     def is_due(self) -> bool:
-        """Whether half of it is over, so that it should be prolonged."""
+        """Whether half of its time is over, so that it should be prolonged."""
         return self._lease.until_ms - self._now_ms() < self._seconds * 500
 
     def check(self, transaction: Transaction) -> None:
-        """`Fenced` if somebody else has taken it; prolongs it with the transaction's commit if that is due."""
+        """`Fenced` if another holder has taken it; prolongs it with the transaction's commit if that is due."""
         _check(transaction, self._ref, self._lease, self._kv.address)
         if self.is_due:
             until = self._now_ms() + int(self._seconds * 1000)
@@ -58,13 +58,13 @@ class WorkerLease:
             transaction.write({"meta": {self._key: keys.seal(self._key, self._lease)}})
 
     def renew(self) -> None:
-        """Prolong it if that is due, with nothing else. `Fenced` if somebody else has taken it."""
+        """Prolong it if that is due, in a commit of its own. `Fenced` if another holder has taken it."""
         if self.is_due:
             with step("lease.renew"), state.begin(self._kv) as transaction:
                 self.check(transaction)
 
     def release(self) -> None:
-        """Let others have it at once. Fine if somebody has it already."""
+        """Release the lease. No error if another holder has taken it."""
         with step("lease.release"), state.begin(self._kv) as transaction:
             value = transaction.get("meta", self._key)
             if value is not None and decode(self._key, value, self._kv.address).token == self.token:
@@ -73,11 +73,11 @@ class WorkerLease:
 
 
 def acquire(kv: Reader, name: str, holder: str, seconds: float, now_ms: Callable[[], int]) -> WorkerLease | None:
-    """Take a projection's lease if it is free, has run out, or is this holder's; None if somebody else has it."""
+    """Take a projection's lease if it is free, has run out, or is this holder's; None if another holder has it."""
     ref = state.live_build(name)
     key = keys.LEASES + ref.escaped
     if _is_taken(kv.get("meta", key), key, holder, kv.address, now_ms()):
-        return None  # seen without waiting for anybody's transaction
+        return None  # seen without waiting for a transaction of another process
     with step("lease.take"), state.begin(kv) as transaction:
         value = transaction.get("meta", key)
         if _is_taken(value, key, holder, kv.address, now_ms()):
@@ -96,13 +96,13 @@ def _is_taken(value: bytes | None, key: bytes, holder: str, address: str, now_ms
 
 
 def _check(reading: Reading, ref: BuildRef, lease: WorkerLeaseRecord, address: str) -> None:
-    """`Fenced` if somebody else has taken the lease."""
+    """`Fenced` if another holder has taken the lease."""
     key = keys.LEASES + ref.escaped
     value = reading.get("meta", key)
     found = None if value is None else decode(key, value, address)
     if found is None or found.token != lease.token:
         raise Fenced(
-            f"Projection {ref.name[:200]!r} was taken over by {found.holder if found else 'somebody'}.",
+            f"Projection {ref.name[:200]!r} was taken over by {found.holder if found else 'another worker'}.",
             code="projection.fenced",
             about=f"projection {ref.name[:200]!r}",
             unchanged="its read model and its cursors",

@@ -35,7 +35,7 @@ DONE = "_SUCCESS"
 STAGED_AS = {"parquet.enable.dictionary": "false"}
 """A dictionary would not help: keys and values are mostly distinct."""
 PATIENCE = 20.0
-"""Seconds to wait for an index that somebody else has open."""
+"""Seconds to wait for an index that another process has open."""
 COUNTED_HERE = 2_000_000
 """Up to this many keys are counted in the driver's memory; more are counted by Spark."""
 _EPOCH_BITS = 40

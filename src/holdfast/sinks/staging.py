@@ -191,7 +191,7 @@ class StagingArea:
             os.rename(self.path(name), aside)
         except FileNotFoundError:
             return
-        # Nobody can publish it any more: a later sweep removes what cannot be removed now.
+        # It can no longer be published: a later sweep removes what cannot be removed now.
         shutil.rmtree(aside, ignore_errors=True)
 
     def _remove_if_empty(self) -> None:

@@ -1,1 +1,1 @@
-"""What there is to see in a checkpoint store, an index and a store of events. Nothing here changes anything."""
+"""Status of checkpoint stores, indexes and event stores, for the command line and programs. Read only."""

@@ -29,7 +29,7 @@ _POINTER_BYTES = 4096
 
 
 class OpenedStore(msgspec.Struct, frozen=True):
-    """A store, and direct sight of its manifests for what the store's own methods do not tell."""
+    """A store, with direct access to its manifests for what the store's own methods do not return."""
 
     store: CheckpointStore
     catalog: Catalog
@@ -66,7 +66,7 @@ def open_existing(
 
 
 def why_empty(opened: OpenedStore) -> str | None:
-    """A guess why a store that should hold something looks empty, None if there is none to make."""
+    """A guess why a store looks empty, or None."""
     objects = opened.store.objects
     if opened.address.startswith("memory://"):
         return "memory:// lives and dies with one process, so from the command line it is always empty"
@@ -96,7 +96,7 @@ def without_warnings() -> Iterator[None]:
 
 
 class SeenManifest(msgspec.Struct, frozen=True):
-    """One checkpoint's manifest, or why there is none to be had."""
+    """One checkpoint's manifest, or why it cannot be read."""
 
     checkpoint_id: int
     state: Literal["ok", "damaged", "unreadable", "gone"]
@@ -105,7 +105,7 @@ class SeenManifest(msgspec.Struct, frozen=True):
 
 
 class CheckpointDetails(msgspec.Struct, frozen=True):
-    """One manifest, its document byte for byte, and what the checkpoint takes."""
+    """One manifest, its document byte for byte, and the size of the checkpoint."""
 
     manifest: CheckpointManifest
     body: bytes
@@ -142,7 +142,7 @@ def see_manifest(opened: OpenedStore, checkpoint_id: int) -> SeenManifest:
 
 
 def resolve(opened: OpenedStore, wanted: int | Literal["latest"]) -> int:
-    """The id that is meant. `latest` is the highest id there is, damaged or not."""
+    """Resolve an id. `latest` is the highest id there is, damaged or not."""
     if wanted != "latest":
         return wanted
     ids = opened.store.list_ids()
@@ -188,7 +188,7 @@ def load_bytes(opened: OpenedStore, checkpoint_id: int) -> bytes:
 
 
 def stored_size(opened: OpenedStore, manifest: CheckpointManifest, manifest_bytes: int) -> int:
-    """What a checkpoint takes, in bytes; a writer other than Holdfast may not have recorded it."""
+    """The size of a checkpoint in bytes; a writer other than Holdfast may not have recorded it."""
     if manifest.size_bytes:
         return manifest.size_bytes
     with contextlib.suppress(HoldfastError):
@@ -205,7 +205,7 @@ class ListedCheckpoint(msgspec.Struct, frozen=True):
 
     seen: SeenManifest
     size_bytes: int
-    """0 if there is no manifest to be had."""
+    """0 if the manifest cannot be read."""
     is_latest: bool
 
     def as_json(self) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def list_checkpoints(opened: OpenedStore, most: int | None = None) -> Checkpoint
 
 
 class LatestPointer(msgspec.Struct, frozen=True):
-    """What `latest` names, and what it should name. State `none`: no pointer, and nothing to point at."""
+    """The id that `latest` names, and the one it should name. State `none`: no pointer, and nothing to point at."""
 
     state: PointerState
     names: int | None
@@ -316,7 +316,7 @@ def observe_pointer(catalog: Catalog, ids: Collection[int], unusable: Collection
 
 
 def judge_pointer(names: int | None, ids: Collection[int], unusable: Collection[int] = ()) -> LatestPointer:
-    """Whether a pointer that names this id, None if it names none, names the right one. Pure."""
+    """Whether the pointer names the right id; `None` for a pointer that names none. Pure."""
     newest = _newest(ids, unusable)
     if names is None:
         return LatestPointer("garbage", None, newest)

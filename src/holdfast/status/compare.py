@@ -1,4 +1,4 @@
-"""Two checkpoints side by side: what their manifests say differently."""
+"""The differences between the manifests of two checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_DIGITS = 40
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One thing that differs. `unknown`: the manifests do not tell whether it does."""
+    """One difference. `unknown`: the manifests do not say whether there is one."""
 
     section: str
     name: str

@@ -92,12 +92,12 @@ def count(how_many: int, noun: str) -> str:
 
 
 def count_up_to(how_many: int, counted: int, noun: str) -> str:
-    """A count of which it is only known that it is larger once it exceeds `counted`."""
+    """A count; beyond `counted` it only says that there are more."""
     return f"more than {counted:,} {noun}s" if how_many > counted else count(how_many, noun)
 
 
 def known(value: int | None) -> str:
-    """A number, or that nobody knows it: never a 0 in its place."""
+    """A number, or `unknown`: never a 0 in its place."""
     return "unknown" if value is None else number(value)
 
 
@@ -139,5 +139,5 @@ def listed(names: Iterable[object], most: int = 8) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text in at most so many characters; `…` at its end says that there is more."""
+    """The text, cut to this many characters; `…` at its end says that there is more."""
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -19,7 +19,7 @@ _Found = TypeVar("_Found")
 
 
 class OpenedIndex(msgspec.Struct, frozen=True):
-    """An index, and direct sight of its records."""
+    """An index, with direct access to its records."""
 
     index: Index
     store: Reader

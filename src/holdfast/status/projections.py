@@ -139,7 +139,7 @@ def observe_projections(store: ProjectionStore) -> ProjectionsStatus:
 def require_projection(store: ProjectionStore, name: str) -> StoredProjection:
     """One projection that is about to be changed.
 
-    `NotFound` if there is none, `Corrupt` if it cannot be told where it stands: then nothing can be done to it either.
+    `NotFound` if there is none, `Corrupt` if its state record is damaged: then nothing can be done to it either.
     """
     ref = state.live_build(name)
     for key in (ref.key, keys.NEXT_STATES + ref.escaped):

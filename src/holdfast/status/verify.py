@@ -1,4 +1,4 @@
-"""Whether checkpoints are what was written: a verdict on each, and a report on the store."""
+"""Verify checkpoints: a verdict on each, and a report on the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BYTES = 1 << 62
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was found about one checkpoint."""
+    """The findings about one checkpoint."""
 
     checkpoint_id: int
     state: State
@@ -30,13 +30,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
-    """What was found about a store."""
+    """The findings about a store."""
 
     deep: bool
     verdicts: list[Verdict]
     latest: LatestPointer
     orphans: list[Orphan]
-    """What no checkpoint owns; not looked for where only some checkpoints are verified."""
+    """Objects that no checkpoint owns; not searched for if only some checkpoints are verified."""
     orphans_problem: str | None = None
     """Why they could not be looked for."""
 
@@ -81,14 +81,14 @@ class Verifier:
         vnode_count: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`ids` are those there are; `progress` is told how many bytes of state have been read since the last call."""
+        """`ids` are those there are; `progress` is called with the bytes of state read since its last call."""
         self._opened = opened
         self._ids = set(ids)
         self._deep = deep
         self._validator = Validator(opened.catalog, vnode_count, deep=deep, progress=progress)
 
     def verdict(self, checkpoint_id: int) -> Verdict:
-        """Never raises for what is wrong with one checkpoint."""
+        """Damage to the checkpoint is in the verdict, never raised."""
         if checkpoint_id not in self._ids:
             return Verdict(checkpoint_id, "missing", "there is no such checkpoint")
         try:
@@ -101,7 +101,7 @@ class Verifier:
         return Verdict(checkpoint_id, "ok" if result.valid else "damaged", result.reason or None, warnings)
 
     def report(self, verdicts: list[Verdict], *, with_orphans: bool) -> VerifyReport:
-        """The verdicts, and what else there is to say about the store."""
+        """The verdicts, and the findings about the store as a whole."""
         damaged = [verdict.checkpoint_id for verdict in verdicts if verdict.state == "damaged"]
         latest = observe_pointer(self._opened.catalog, self._ids, damaged)
         if not with_orphans:

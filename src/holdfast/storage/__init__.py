@@ -1,1 +1,5 @@
-"""Where bytes are kept: `objects` keys to bytes, with conditional writes · `files` disks, syncs and locks."""
+"""Where bytes are kept.
+
+`objects` keys to bytes, with conditional writes · `files` disks, syncs and locks · `kv` ordered maps with one atomic
+commit.
+"""

@@ -515,7 +515,7 @@ def test_a_pipeline_in_a_pipe(tmp_path, run):
     assert "numbers (text)" in shown.out
     planned = run("recover", tmp_path / "store", "--dry-run")
     assert planned.code == 0
-    assert "Go on with the workdir as it is: it is what was captured." in planned.out
+    assert "Go on with the workdir as it is: it matches the checkpoint." in planned.out
 
 
 @pytest.mark.slow

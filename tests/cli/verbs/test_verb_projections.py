@@ -566,7 +566,7 @@ def test_a_worker_that_goes_on_meanwhile_is_fine_and_another_read_model_is_not(p
     words = ["projections", "reset", path, "turnover"]
     ran = at_terminal(*words, keys="y\n", after="[y/N]", before_typing=begin_anew)
     assert ran.code == 4, ran.out
-    assert "by somebody else since this was shown" in ran.out
+    assert "by another process since this was shown" in ran.out
     assert view(path) == {**LIVE, b"order-2": b"2"}
     assert at_terminal(*words, keys="y\n", after="[y/N]", before_typing=go_on).code == 0
     assert view(path) == {}
@@ -884,7 +884,7 @@ def test_changing_one_fences_and_says_so_before(run, slate, shop):
     folder, store = slate
     plan = run("projections", "reset", folder, "turnover")
     assert plan.code == 2
-    assert "whoever has this store open" in plan.err
+    assert "a process that has this store open" in plan.err
     store.append("order-9", [NewEvent("paid")])
     ran = run("projections", "rebuild", folder, "turnover", "--projection", f"{shop}:Corrected", "--yes")
     assert ran.code == 0

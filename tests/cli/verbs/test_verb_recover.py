@@ -158,7 +158,7 @@ def test_the_plan_of_a_start_in_words(run, pipeline):
     assert (ran.code, ran.err) == (0, "")
     assert "what a start of pipeline orders would do" in ran.out
     assert "Resume from checkpoint 3, epoch 3, lineage 0." in ran.out
-    assert "Go on with the workdir as it is: it is what was captured." in ran.out
+    assert "Go on with the workdir as it is: it matches the checkpoint." in ran.out
     assert f"workdir {pipeline.workdir.path} as it is on this machine" in ran.out
     assert "The sinks are asked, and the query is compared, when the pipeline starts." in ran.out
     assert "generation 1 was claimed by driver-1" in ran.out
@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_and_a_workdir_that_is_ahead(run, pipeline):
     assert "set latest to 2" in ran.out
     ran = run("recover", pipeline.root, "--rebuild-workdir", "--yes")
     assert ran.code == 2
-    assert "what it has is nowhere else" in ran.err
+    assert "the only copy of what came after" in ran.err
     assert (pipeline.workdir.path / "commits/2").exists()
 
 

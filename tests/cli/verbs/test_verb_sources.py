@@ -492,7 +492,7 @@ def test_what_changed_while_a_person_thought_is_not_removed(path, flags):
 
     ran = at_terminal("sources", "clear", path, *flags, keys="y\n", after="[y/N]", before_typing=change)
     assert ran.code == 4, ran.out
-    assert "somebody writes to it" in ran.out
+    assert "another process writes to it" in ran.out
     assert len(keys(path)) == 9
     assert b"s/clicks" in keys(path)
 
@@ -574,7 +574,7 @@ def test_the_other_places_that_an_index_may_be_in(run, url):
             assert ran.code == 4
         else:
             assert ran.code == 0
-            assert "note: whoever has this index open" in ran.err
+            assert "note: a process that has this index open" in ran.err
             with pytest.raises(Fenced), index.session():
                 index.results.put(b"a", b"3")
     again = run("sources", "clear", url, "--results", "--yes")

@@ -1,6 +1,6 @@
-"""Everything that a run says, in one queue, shown by one thread.
+"""Collects everything that a run reports in one queue, which one thread shows.
 
-Events are told from whichever thread runs the pipeline, and from signal handlers in the middle of anything: nothing may
+Events come from the thread that runs the pipeline and from signal handlers, which may interrupt any line: nothing may
 be printed there. Putting into a `SimpleQueue` is safe everywhere.
 """
 
@@ -48,7 +48,7 @@ class Listening:
         self._said: queue.SimpleQueue[Event | _Step | _End | str] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._show, name="holdfast-screen", daemon=True)
         self.has_heard = False
-        """Whether any pipeline has told anything."""
+        """Whether any event has come from a pipeline."""
 
     def line(self, text: str) -> None:
         """Something was printed."""
@@ -56,7 +56,7 @@ class Listening:
 
     @contextlib.contextmanager
     def listening(self, level: int = logging.WARNING) -> Iterator[None]:
-        """Listen while the block runs. What is told afterwards is not heard; `finish` must follow."""
+        """Listen while the block runs. Later events are dropped; `finish` must follow."""
         with _logged(self._said.put, level):
             removals = [watch(self._hear), steps.observe(self._step)]
             self._thread.start()
@@ -80,7 +80,7 @@ class Listening:
             self._said.put(_Step(name if phase == "begin" else None))
 
     def _show(self) -> None:
-        """The pipeline goes on whatever becomes of its audience: a screen that fails is left alone."""
+        """Show events until the end. If the screen fails, showing ends and the pipeline goes on."""
         with contextlib.suppress(OSError, ValueError), self._screen.shown():
             while not self._show_next():
                 pass
@@ -123,7 +123,7 @@ def _logged(put: Callable[[Event], None], level: int) -> Iterator[None]:
     handler.setLevel(level)
     before = log.level
     log.addHandler(handler)
-    # What py4j logs where nobody has set up a log is an error that it raises as well.
+    # Without a configured log, py4j's records would be printed; it raises the same errors as well.
     py4j, unheard = logging.getLogger("py4j"), logging.NullHandler()
     py4j.addHandler(unheard)
     if level < logging.WARNING:
@@ -151,7 +151,7 @@ class Way:
 
 @contextlib.contextmanager
 def set_aside_output() -> Iterator[Way]:
-    """A way to standard output that is ours alone; what everybody else prints there goes to standard error."""
+    """Reserve standard output for us; what other code prints there goes to standard error."""
     if not _has_descriptor(sys.stdout, OUT):  # nothing that a child could print to
         ours = sys.stdout
         with contextlib.redirect_stdout(sys.stderr):
@@ -165,7 +165,7 @@ def set_aside_output() -> Iterator[Way]:
 
 @contextlib.contextmanager
 def captured_terminal(take: Callable[[str], None]) -> Iterator[Way]:
-    """A way to the terminal that is ours alone; what anybody else prints there is passed on to `take`, line by line.
+    """Reserve the terminal for us; what other code prints there is passed on to `take`, line by line.
 
     A standard error that goes elsewhere is left alone.
     """

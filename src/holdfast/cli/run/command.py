@@ -56,7 +56,7 @@ OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}
     help="How often to start again in a row after a failure that may pass by itself; 3 unless the file says.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document per event, for programs.")
-@click.option("--debug", is_flag=True, help="Log every step, and show a traceback whatever fails.")
+@click.option("--debug", is_flag=True, help="Log every step, and show a traceback of every failure.")
 def command(
     *,
     file: str,
@@ -94,7 +94,7 @@ def command(
 
 
 class _Watched:
-    """One file, run with somebody watching."""
+    """Runs one file and shows what happens."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Watched:
 
     @contextlib.contextmanager
     def _checked_settings(self) -> Iterator[None]:
-        """Say so, at a pipeline's first word, if the file has overruled what was asked for here."""
+        """Warn, at a pipeline's first event, if the file has overridden options of the command line."""
         if not self._asked:
             yield
             return
@@ -180,7 +180,7 @@ class _Watched:
                 return f"failed: {own.message if own else type(failure).__name__}", False
 
     def _explain(self) -> int:
-        """Say what went wrong, where the file's reader needs it, and as an exit code."""
+        """Report the failure, and return its exit code."""
         failure = self._failure
         match failure:
             case None:

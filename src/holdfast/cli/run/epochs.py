@@ -1,4 +1,4 @@
-"""What a running pipeline has told so far, and how that is said: as a picture, as a line, as JSON. All pure."""
+"""The events of a running pipeline so far, and how they are shown: as a picture, as a line, as JSON. All pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LEFT_OUT_FIRST = (9, 8, 5, 6, 4, 7)
 
 
 class Followed:
-    """One pipeline, as far as it has told."""
+    """One pipeline, as far as its events say."""
 
     def __init__(self, name: str, now_ms: int) -> None:
         self.name = name

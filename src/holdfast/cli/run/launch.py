@@ -1,4 +1,4 @@
-"""A pipeline's file: how Spark is told what the command line asks for, how it is run, and what went wrong in it."""
+"""A pipeline's file: options of the command line passed to Spark, the run itself, and failures in it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _runs_here(words: Sequence[str]) -> bool:
 
 
 def _has_log_settings(environment: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Whether somebody has said how Spark is to log."""
+    """Whether Spark's logging was configured by the user."""
     if "log4j" in environment.get(SUBMIT_OPTS, "") or any("log4j" in word for word in words):
         return True
     folders = [environment.get("SPARK_CONF_DIR"), os.path.join(environment.get("SPARK_HOME", ""), "conf")]
@@ -80,7 +80,7 @@ def _has_log_settings(environment: Mapping[str, str], words: Sequence[str]) -> b
 
 
 def unheeded(asked: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[str]:
-    """What of the command line did not count, in sentences."""
+    """Options of the command line that had no effect, in sentences."""
     for key, value in asked.items():
         found = actual.get(key)
         if found != value:
@@ -104,7 +104,7 @@ def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_file(path: str, arguments: Sequence[str]) -> None:
-    """Run a file as `python FILE arguments` does, in this process. Raises whatever the file raises."""
+    """Run a file as `python FILE arguments` does, in this process. Raises what the file raises."""
     before = sys.argv, list(sys.path)
     sys.argv = [path, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
@@ -115,7 +115,7 @@ def run_file(path: str, arguments: Sequence[str]) -> None:
 
 
 def own_error(error: BaseException) -> HoldfastError | None:
-    """The error of ours that this is, that it was raised from, or that Spark quotes; None if there is none."""
+    """Our error: the exception itself, its cause, or one that Spark quotes. None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, HoldfastError):
@@ -149,7 +149,7 @@ def traceback_of(error: BaseException, path: str) -> str:
 
 
 def failure_of(error: BaseException, path: str) -> HoldfastError:
-    """What ended the file, said in one sentence; its traceback has been shown."""
+    """The error that ended the file, in one sentence; its traceback has been shown."""
     what = one_line(error, kind=True)
     return HoldfastError(f"{path} failed: {what}", code="run.failed", next_step=_hint(error))
 

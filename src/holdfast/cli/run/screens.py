@@ -33,7 +33,7 @@ class Screen(Protocol):
         """While the block runs, the screen is in use."""
 
     def event(self, event: Event) -> None:
-        """A pipeline has told something."""
+        """Show an event of a pipeline."""
 
     def step(self, name: str | None) -> None:
         """A step has begun; None once it is over."""
@@ -170,7 +170,7 @@ Draw = Callable[[TerminalOutput], None]
 
 
 class Canvas:
-    """The lower end of a terminal. Belongs to one thread; nobody else may write to the terminal meanwhile."""
+    """The lower end of a terminal. Belongs to one thread; no other may write to the terminal meanwhile."""
 
     def __init__(self, terminal: IO[str], *, environment: Mapping[str, str]) -> None:
         from rich.console import Console
@@ -207,7 +207,7 @@ class Canvas:
         self._console.print(_text(painted(draw, self._environment, self._console.size.width)), soft_wrap=True)
 
     def print(self, line: str) -> None:
-        """Pass on a line that somebody else has printed, with its colours, without its other controls."""
+        """Pass on a line that other code has printed, with its colours, without its other controls."""
         self._fit()
         self._console.print(_text(line), soft_wrap=True)
 

@@ -36,7 +36,7 @@ def prune(opened: OpenedStore, output: Output, *, keep: int, dry_run: bool, yes:
     type=Duration(),
     default="1h",
     show_default=True,
-    help="Leave alone what is younger: somebody may be writing it.",
+    help="Keep objects younger than this: another process may be writing them.",
 )
 @asks_first("Only say what would be removed.")
 def gc(opened: OpenedStore, output: Output, *, older_than: float, dry_run: bool, yes: bool) -> int:

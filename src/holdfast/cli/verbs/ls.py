@@ -17,7 +17,7 @@ HEADER = ("ID", "EPOCH", "CREATED", "AGE", "SIZE", "KIND", "SINKS", "STATE")
 
 @click.command("ls")
 @on_store
-@click.option("--limit", type=click.IntRange(min=1), help="Show at most so many, the newest.")
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most this many, the newest.")
 @click.option("--all", "every", is_flag=True, help=f"Show all; a terminal gets the newest {AT_A_TERMINAL} otherwise.")
 def command(opened: OpenedStore, output: Output, *, limit: int | None, every: bool) -> int:
     """List checkpoints, newest first.

@@ -1,4 +1,4 @@
-"""`holdfast recover`: which checkpoint can be trusted, does `latest` say so, and what would a start do?"""
+"""`holdfast recover`: find the newest valid checkpoint, check `latest`, forecast a start, and repair."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _section(
 
 
 def _watch(opened: OpenedStore, output: Output, every: float) -> int:
-    """Until Ctrl-C, which is how it is meant to end. A store that cannot be reached is waited for."""
+    """Repeat until Ctrl-C, which is a normal end. A store that cannot be reached is tried again."""
     code = 0
     asked = StopRequest()
 

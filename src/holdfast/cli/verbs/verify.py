@@ -1,4 +1,4 @@
-"""`holdfast verify`: is everything what was written?"""
+"""`holdfast verify`: check that checkpoints are complete and undamaged."""
 
 from __future__ import annotations
 

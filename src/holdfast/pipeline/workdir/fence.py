@@ -40,8 +40,7 @@ def fence_workdir(workdir: Workdir, generation: int, still_ours: Callable[[], No
             os.symlink(home.name, generation_path)
     except OSError as error:
         raise Unavailable(
-            f"The workdir {home} cannot be entered: no link {generation_path.name} beside it "
-            f"({error.strerror or error}).",
+            f"The link {generation_path.name} beside the workdir {home} cannot be created ({error.strerror or error}).",
             code="workdir.disk",
             about=str(home),
             unchanged="the store and every sink",

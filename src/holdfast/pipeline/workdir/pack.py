@@ -50,7 +50,7 @@ class Reopening(msgspec.Struct, frozen=True):
 
 
 def packing_for(spark: SparkSession, reopening: Reopening | None) -> Packing:
-    """The driver for little, a job on the executors for much, if they are processes of their own.
+    """Pack small snapshots on the driver and large ones as a Spark job, if executors are separate processes.
 
     They must see the workdir and reach the store as the driver does.
     """

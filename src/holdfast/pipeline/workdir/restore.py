@@ -35,7 +35,7 @@ class Comparison(msgspec.Struct, frozen=True):
     difference: str | None
     """The first file that differs from the checkpoint, in words; None if none does."""
     same: dict[str, BatchObject]
-    """The files that are, and the batch object that holds each."""
+    """Files identical to the checkpoint's, each with the batch object that holds it."""
 
 
 def restore(

@@ -22,7 +22,7 @@ from holdfast.sparkdir.directory import FileStamp
 from holdfast.sparkdir.state_files import files_for_batch, is_immutable, newest_versions
 
 COMPACTED_AT_LEAST = 64 << 10
-"""So many bytes may always be written again, so that objects with little of use in them can go."""
+"""Compaction may always rewrite this many bytes, so that objects with little live data can go."""
 
 COMPACTED_SHARE = 0.05
 MOSTLY_DEAD = 0.5
@@ -113,7 +113,7 @@ class WorkdirSnapshotter:
         held = {path: self._held[path] for path in needed if self._is_held(path, stamps)}
         new = {path: stamps[path][0] for path in sorted(needed - held.keys())}
         new_bytes = sum(new.values())
-        # Written again is only what still is as it was taken; the object that has the right bytes of another one stays.
+        # Compact only objects whose files are all unchanged. If a file changed, the stored copy is the only good one.
         spoiled = {location.batch.key for path, location in held.items() if location.stamp != stamps[path]}
         sound = {path: location for path, location in held.items() if location.batch.key not in spoiled}
         again = choose_compaction(sound, new_bytes)
@@ -144,7 +144,7 @@ class WorkdirSnapshotter:
             raise Corrupt(f"{missing[0]} is not there, or not whole.", code="workdir.state-file", about=missing[0])
 
     def _is_held(self, path: str, stamps: Mapping[str, FileStamp]) -> bool:
-        """By name for what never changes: where it did, a driver that was taken over is still writing."""
+        """Whether the store has this file. Immutable files match by name: if one changed, a fenced driver wrote it."""
         if path not in self._held:
             return False
         return is_immutable(path) or self._held[path].stamp == stamps[path]

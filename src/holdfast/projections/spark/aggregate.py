@@ -144,7 +144,7 @@ def _refused(name: str, why: str) -> Invalid:
 
 
 class StreamProgress(msgspec.Struct, frozen=True):
-    """The streams of a batch, and what of them was handled before."""
+    """The streams of a batch, and how far each was handled before."""
 
     reached: dict[str, int]
     """New cursors, of streams with events that follow theirs."""

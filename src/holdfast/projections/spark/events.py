@@ -34,7 +34,7 @@ COLUMNS = {
 }
 """As an event has them."""
 RECORD = "record"
-"""The whole event in one column of bytes, for whoever makes events of it again."""
+"""The whole event in one column of bytes, from which executors decode it again."""
 ROWS = 10_000
 """In one record batch."""
 
@@ -72,7 +72,7 @@ def batches(
 ) -> Iterator[RecordBatch]:
     """Record batches with these columns of the events in sealed rows; those of streams that are not held are left out.
 
-    Only what is asked for is decoded, and every checksum is looked at.
+    Only the columns asked for are decoded, and every checksum is verified.
     """
     import pyarrow
 

@@ -24,7 +24,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     """None: the last event there is when the reading is planned."""
     prefix: str = ""
     streams: tuple[str, ...] | None = None
-    """None: all that begin with the prefix."""
+    """None: all streams with the prefix."""
     partitions: int | None = None
     events_per_partition: int = EVENTS_PER_PARTITION
 
@@ -41,7 +41,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 def from_options(options: Mapping[str, str]) -> EventFilter:
-    """What the options of a reader ask for, or `Invalid`."""
+    """The filter that the options of a reader describe, or `Invalid`."""
     url = options.get("url")
     if url is None:
         raise _refused("url", "it is missing")

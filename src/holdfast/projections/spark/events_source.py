@@ -1,4 +1,4 @@
-"""The events of a store as a source of Spark's, read where the data are used and without disturbing anybody.
+"""The events of a store as a source of Spark's, read on the executors, without fencing or blocking writers.
 
 Executors look at the store and never open it to write: a worker on SlateDB is not fenced by its readers, and one on
 SQLite does not wait for them. They must reach it at the same address, with the same settings in their environment.

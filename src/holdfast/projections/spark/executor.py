@@ -1,6 +1,6 @@
-"""A projection on an executor: groups of events, each handled in its order and as if it were alone.
+"""A projection on an executor: each group of events is handled in its order, independently of the others.
 
-Nothing here changes anything: what the handlers did is reported to the driver, which commits it as a whole or not.
+Nothing is written here: the handlers' reads and writes are reported to the driver, which commits all of them or none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRACE = 10_000
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What every executor has to know."""
+    """What the driver sends to every executor."""
 
     url: str
     projection: ProjectionLike
@@ -50,13 +50,13 @@ Mapped = Callable[[Iterator["RecordBatch"]], Iterator["RecordBatch"]]
 
 
 def grouping(projection: Any) -> Mapped:
-    """Puts a projection's own key before each record. Where there is none, the record is why."""
-    # What Spark sends is a function of no size: the one that it calls is imported where it runs.
+    """Prefix each record with the projection's key. If `key()` fails, the record holds the error instead."""
+    # Spark pickles only this small lambda; `_with_keys` is imported on the executor.
     return lambda batches: _with_keys(projection, batches)
 
 
 def handling(task: Task) -> Mapped:
-    """Handle events that come sorted by group and position; parts, encoded."""
+    """Handle events sorted by group and position, and yield encoded `GroupResult`s."""
     return lambda batches: _encoded(_parts(task, batches))
 
 
@@ -164,7 +164,7 @@ class GroupExecutor:
         return cursors.read_some(self._store.kv, self._task.ref, list(streams), self._store.address)
 
     def _event(self, event: Event, record: bytes, cursor: int) -> None:
-        """Handle one event as the policy says. Of one that fails nothing is left in the view."""
+        """Handle one event by the policy. A failed event leaves nothing in the view."""
         if event.sequence <= cursor:
             cursors.check_was_seen(self._store.log, self._task.ref, event.stream, cursor)
             return
@@ -180,7 +180,7 @@ class GroupExecutor:
             self._again(event, record, error)
 
     def _try(self, event: Event) -> Exception | None:
-        """None if it went well, else what was raised."""
+        """None on success, else the exception."""
         view = self._view
         raised: Exception | None = None
         try:
@@ -231,12 +231,12 @@ class GroupExecutor:
 
 
 class GroupView(StoredView):
-    """What is committed and what this group has written; and a record of which keys it has read and written."""
+    """The committed read model plus this group's writes. Records the keys it read and wrote."""
 
     def __init__(self, kv: Reader, name: bytes, build: int) -> None:
         super().__init__(kv, name, build, self._no_transaction)
-        # While a projection is made for the first time, or anew, there is nothing to read. Whoever commits meanwhile
-        # changes the state, and then nothing of this is committed.
+        # During the first build, or a rebuild, there is nothing to read. If another runner commits meanwhile, the
+        # projection's state has changed and nothing of this batch is committed.
         self._is_empty = not any(kv.scan("views", self._prefix, end_of(self._prefix), 1))
         self._read: set[bytes] = set()
         self._scanned: set[bytes] = set()
@@ -264,7 +264,7 @@ class GroupView(StoredView):
         raise self._refused()
 
     def report(self, group: bytes, part: GroupResult) -> int:
-        """Add what this group has done to a part; its size. The view is then as if nobody had used it."""
+        """Move this group's reads and writes into `part`; returns their size. Leaves the view empty."""
         written = self._written
         part.keys.extend(written)
         part.values.extend(written.values())

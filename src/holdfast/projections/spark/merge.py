@@ -1,4 +1,4 @@
-"""What executors report of the groups that they have handled, and the read model's changes that come of it."""
+"""The results that executors report for their groups, and their merge into changes of the read model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
     why: str
     attempts: int
     trace: str
-    """Where it was raised, for whoever has to correct the handler."""
+    """Where it was raised, for the author of the handler."""
 
 
 class RaisedElsewhere(Exception):
@@ -57,13 +57,13 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
 
 def fault(error: HoldfastError) -> Fault:
-    """A class of somebody else's is sent as the one of ours that it is derived from."""
+    """Encode an error. A subclass from outside `holdfast.errors` is sent as its nearest base class in it."""
     kind = next(kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
     return Fault(kind, error.message, error.code, error.about, error.unchanged, error.next_step)
 
 
 class GroupResult(msgspec.Struct, frozen=True, array_like=True):
-    """Some groups of one partition, each as a whole. Flat lists: there may be millions of keys to decode."""
+    """The results of several whole groups of one partition. Flat lists, because there may be millions of keys."""
 
     handled: int = 0
     keys: list[bytes] = []
@@ -87,10 +87,10 @@ decode_part = msgpack_decoder(GroupResult).decode
 
 
 class MergedResult:
-    """All parts of a batch, put together in whatever order they come.
+    """All results of a batch, merged in any order.
 
-    Groups were handled side by side, each as if it were alone. That is exact if none has written what another has read
-    or written, for then any order gives the same as the order of the log; it is what `check` makes sure of.
+    Groups were handled side by side, each as if it were alone. That is exact if no group has written a key that another
+    has read or written: then any order gives the same result as the order of the log. `check` verifies it.
     """
 
     def __init__(self, ref: BuildRef) -> None:
@@ -105,7 +105,7 @@ class MergedResult:
         self.handled = 0
 
     def add(self, part: GroupResult) -> None:
-        """Take in a part. Raises what stopped the executors, and `Invalid` if two groups have written one key."""
+        """Add one result. Raises the error of an executor, and `Invalid` if two groups have written one key."""
         for found in part.faults:
             raise found.error()
         self.handled += part.handled

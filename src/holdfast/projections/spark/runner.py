@@ -103,7 +103,7 @@ GROUPED = "grouped_by binary, position bigint, record binary"
 class SparkBatches:
     """Go through the log with the executors of a session.
 
-    Guarantees: what is committed is what one process would have committed, or nothing is.
+    Guarantees: commits exactly what one process would have committed, or nothing.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class SparkBatches:
             merged = self._merged(start, last, known, current.build)
             if merged.failure is None:
                 break
-            # What failed may have seen one half of somebody else's commit.
+            # The handler that failed may have read one half of another process's commit.
             state.check_unchanged(kv, self._ref, known, kv.address)
             failure = merged.failure
             last = failure.event.position - 1

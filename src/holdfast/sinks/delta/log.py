@@ -135,7 +135,7 @@ class DeltaLog:
             self._require(delivery)
             return
         raise Conflict(
-            f"{ATTEMPTS} times in a row somebody else committed to {self.path} first.",
+            f"{ATTEMPTS} times in a row another writer committed to {self.path} first.",
             code="sink.delta-busy",
             about=self.path,
             unchanged=f"{delivery} is still to be committed",

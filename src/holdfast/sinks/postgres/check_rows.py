@@ -86,7 +86,7 @@ def check_staged(connection: Connection, catalog: CatalogTable, staged: StagedRo
     total, *counts, longest = found
     if total != expected:
         raise Unavailable(
-            f"The staging table has {total} rows of the {expected} that were copied into it: somebody else changed it.",
+            f"The staging table has {total} rows of the {expected} copied into it: another client changed it.",
             about=str(staged.table),
             unchanged=UNCHANGED,
         )

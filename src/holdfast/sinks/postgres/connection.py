@@ -90,7 +90,7 @@ def explained(
         f"PostgreSQL refuses {doing}: {message}",
         about=about,
         unchanged=unchanged,
-        next_step=repair or "if somebody changed the table since the pipeline started, start the pipeline again",
+        next_step=repair or "if the table was changed since the pipeline started, start the pipeline again",
     )
 
 

@@ -45,7 +45,7 @@ class FileLock:
         forks.opened(self)
 
     def close(self) -> None:
-        """Let go of the lock. Fine to call twice."""
+        """Release the lock. Fine to call twice."""
         forks.closed(self)
         if self._descriptor is not None:
             os.close(self._descriptor)

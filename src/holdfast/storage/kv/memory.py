@@ -124,7 +124,7 @@ class MemoryReader:
 
 
 class MemoryStore(MemoryReader):
-    """Maps that are gone when the last opening of their name is closed; an empty name is shared with nobody.
+    """Maps that are gone when the last opening of their name is closed; an empty name is never shared.
 
     Opened `exclusive`, a name that is open is refused with `Conflict`; opened `shared`, the same maps are used.
     """

@@ -169,7 +169,7 @@ class PostgresTransaction(BufferedTransaction):
 
 
 class _Writer:
-    """Takes the store over when it is made, and from then on writes, as long as nobody else takes it."""
+    """Takes the store over when it is made, and from then on writes, until another process takes it over."""
 
     def __init__(self, address: PostgresAddress, tables: PostgresTables, settle_seconds: float) -> None:
         self._address = address
@@ -343,7 +343,7 @@ class _Writer:
     def _settle_once(self, ours: dict[bytes, bool]) -> TokenCheck:
         """What the token says once the lost transaction has ended, one way or the other."""
         connection = self._connected()
-        # Else it would hold its lock until the server notices that nobody is there.
+        # Else it would hold its lock until the server notices that the client is gone.
         connection.execute(END_TRANSACTION, self._transaction_id)
         fresh = new_token()
         with step("postgres.settle"), self._transaction(connection):

@@ -1,4 +1,4 @@
-"""Reading a store on PostgreSQL, on connections of its own: it sees what is committed, and waits for nobody."""
+"""Reading a store on PostgreSQL, on connections of its own: it sees what is committed, and never waits for a writer."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PostgresReads:
             self._idle.clear()
 
     def forget_in_child(self) -> None:
-        self._lock = threading.Lock()  # a thread of the parent's may hold it, and will never let go of it here
+        self._lock = threading.Lock()  # a thread of the parent's may hold it, and will never release it here
         for connection in (*self._idle, *self._busy):
             cut_off(connection)
         self.close()
@@ -162,7 +162,7 @@ class PostgresReads:
 
 
 def cut_off(connection: Connection) -> None:
-    """In a forked child: whatever is done with the connection from now on, closing it too, the server does not hear."""
+    """In a forked child: cut the connection off from the server, so that using or closing it here sends nothing."""
     if not connection.closed:
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, connection.fileno())
@@ -170,7 +170,7 @@ def cut_off(connection: Connection) -> None:
 
 
 class PostgresReader:
-    """Queries that change nothing: a role that may only read is enough, and nobody is fenced or waits."""
+    """Queries that change nothing: a role that may only read is enough, and no writer is fenced or delayed."""
 
     is_persistent = True
     max_table_name = MAX_TABLE_NAME

@@ -48,7 +48,7 @@ ARE_MADE = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[
 
 
 class PostgresStatements:
-    """What is asked of one keyspace's table."""
+    """The statements on one keyspace's table."""
 
     def __init__(self, table: str, owner: str) -> None:
         def made(text: str) -> bytes:  # psycopg remembers the parts of a query in bytes

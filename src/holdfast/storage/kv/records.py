@@ -1,6 +1,6 @@
 """How records of our own are sealed: version byte, body, and the CRC32C of key, version and body.
 
-So a damaged value, and a good one under the wrong key, are told from what was written. An index and a store of events
+So a damaged value is detected, and so is a good one under the wrong key. An index and a store of events
 have the same rule. Values of the user (results, read models) are not sealed.
 """
 

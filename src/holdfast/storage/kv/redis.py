@@ -1,6 +1,6 @@
 """A store on Redis, Valkey or Garnet: a commit is one MULTI/EXEC, refused by WATCH if the store is not ours any more.
 
-Not a script: Garnet runs none unless it is told to, and a script that fails half-way leaves its first half in force.
+Not a script: Garnet runs none unless configured to, and a script that fails half-way leaves its first half in force.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPENING_TRIES = 100
 
 
 class RedisReader:
-    """Commands that read and no others: the token is left alone, so that nobody is fenced."""
+    """Sends only commands that read. The token is left alone, so that no writer is fenced."""
 
     is_persistent = True
 
@@ -103,7 +103,7 @@ class RedisStore:
 
 
 class _Committer:
-    """Takes the store over when it is made, and from then on commits, as long as nobody else takes it."""
+    """Takes the store over when it is made, and from then on commits, until another process takes it over."""
 
     def __init__(self, client: RedisClient, settle_seconds: float) -> None:
         self._client = client

@@ -129,7 +129,10 @@ class RedisClient:
         return self._connection
 
     def verified_connection(self) -> RedisConnection:
-        """A connection to a server that keeps what it acknowledges: one that was started anew may have changed."""
+        """A connection whose server passed the durability check.
+
+        Checked again after a reconnect, since settings may have changed.
+        """
         connection = self.connection()
         if connection is not self._verified:
             found = find_out(connection, self._at.durability)
@@ -156,7 +159,7 @@ class RedisClient:
             self.drop_connection()
 
     def forget_in_child(self) -> None:
-        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never let go of it here
+        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never release it here
         self.close()  # of our copy of the socket: redis-py takes care that the server hears nothing
 
     def ask(self, *commands: Command) -> list[Any]:

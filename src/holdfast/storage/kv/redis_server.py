@@ -132,7 +132,7 @@ def find_out(connection: RedisConnection, wanted: Durability) -> Keeping:
 def judge(settings: dict[str, str | None], evicts: bool, waitaof: Any, wanted: Durability) -> Keeping:
     """Decide from what the server says; a setting is None where it does not say.
 
-    With `server` wanted, everything is believed that cannot be found out.
+    With `durability=server`, trust the server wherever it does not answer.
     """
     appendonly, appendfsync, relaxed = (settings[name] for name in _SETTINGS)
     has_waitaof = isinstance(waitaof, list)

@@ -1,6 +1,6 @@
 """A store in a RocksDB directory.
 
-All keyspaces lie in one column family, told apart by the prefix of the key. With several, a quiet one would keep every
+All keyspaces lie in one column family, distinguished by the key's prefix. With several, a quiet one would keep every
 log file of the busy one alive, and a crash could find one flushed ahead of the other. A commit is one write batch,
 synced before it returns. rocksdict is used in raw mode: nothing is pickled.
 """
@@ -310,7 +310,7 @@ class _Scan:
         raise StopIteration
 
     def end(self) -> None:
-        """Let go of the database. What was not read yet is an error, not the end of the keys."""
+        """Release the database. Reading on is an error afterwards, not the end of the keys."""
         self._iterator = None
 
     def forget_in_child(self) -> None:

@@ -108,7 +108,7 @@ def _is_pickled(path: str) -> bool:
 class LinkedFiles:
     """The files of a database as they are now, under links in a directory of their own.
 
-    rocksdict writes a file of settings wherever it opens, and the directory may be somebody else's. `opened_with` opens
+    rocksdict writes a file of settings wherever it opens, and the directory may not be ours. `opened_with` opens
     them; everything is open then, so the links can go at once.
     """
 

@@ -52,10 +52,10 @@ _OF_ONE_MOMENT = slatedb.ReaderOptions(
 
 
 class SlatedbReader:
-    """A database as it was when this was opened. It fences nobody and writes nothing, not even a checkpoint.
+    """A database as it was when this was opened. It fences no writer and writes nothing, not even a checkpoint.
 
     SlateDB's readers usually pin what they read by a checkpoint in the database's manifest. This one does not: it is
-    meant for reading that takes less than the minutes after which SlateDB removes files that nobody needs any more.
+    meant for reading that takes less than the minutes after which SlateDB removes files that are no longer needed.
     """
 
     is_persistent = True

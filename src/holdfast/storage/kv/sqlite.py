@@ -63,7 +63,7 @@ class SqliteStore(SqliteReader):
 
     @property
     def writer(self) -> sqlite3.Connection:
-        """The connection that writes; for whoever's turn it is."""
+        """The connection that writes; for the transaction whose turn it is."""
         self.check_open()
         if self._writer is None:
             raise errors.closed(self.kind, self.address)
@@ -99,7 +99,7 @@ class SqliteStore(SqliteReader):
                 self._writer.rollback()
 
     def refuse_failure(self, error: sqlite3.Error) -> None:
-        """Raise our error if the medium is to blame, rather than the statement."""
+        """Raise our error if the database file is to blame, rather than the statement."""
         if is_of_the_medium(error):
             raise self._errors.explained(error, self.address) from error
 
@@ -139,7 +139,7 @@ class SqliteStore(SqliteReader):
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """The writer's connection if nobody writes: every commit makes the others forget the pages they have read."""
+        """The writer's connection if no transaction is open: a commit empties the page caches of all others."""
         self.check_open()
         ticket = Ticket()
         try:

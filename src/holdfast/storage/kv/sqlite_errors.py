@@ -96,7 +96,7 @@ class SqliteErrors(msgspec.Struct, frozen=True):
 ERRORS: dict[Kind, SqliteErrors] = {
     "index": SqliteErrors(
         "index",
-        when_busy="close whatever else has the file open, then try again",
+        when_busy="close the other programs that have the file open, then try again",
         when_damaged="move it away and restore a copy, or begin with a new one and let the sources start over",
         after_a_commit="its checkpoints",
     ),

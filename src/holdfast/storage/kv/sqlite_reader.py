@@ -1,4 +1,4 @@
-"""Reading a store in a SQLite file: connections of their own, which see what is committed and wait for nobody."""
+"""Reading a store in a SQLite file: on connections of its own that see committed data and never wait for a writer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_READERS = ("query_only = ON", "cache_size = -16384")
 
 
 class SqliteStatements:
-    """What is asked of one keyspace's table."""
+    """The statements on one keyspace's table."""
 
     def __init__(self, table: str) -> None:
         self.get = f"SELECT value FROM {table} WHERE key = ?"

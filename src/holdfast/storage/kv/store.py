@@ -1,7 +1,7 @@
 """The protocol of a key-value store: some ordered maps of bytes, changed together in transactions.
 
-`Index` and `ProjectionStore` stand on it. Whatever has a meaning (sessions, checkpoints, events, cursors) is above;
-here are keyspaces, keys and values. What a backend can do is data (`writers`, `max_transaction`) or a protocol of its
+`Index` and `ProjectionStore` stand on it. Meaning (sessions, checkpoints, events, cursors) is added above; here
+are only keyspaces, keys and values. What a backend can do is data (`writers`, `max_transaction`) or a protocol of its
 own (`SqlStore`), never a method that raises.
 """
 
@@ -23,7 +23,7 @@ WriteBatch = dict[str, dict[bytes, bytes | None]]
 
 
 class Keyspace(Struct, frozen=True):
-    """One ordered map, and what it is called on the media."""
+    """One ordered map, and its name in each backend."""
 
     name: str
     """Its name in a `WriteBatch`; also on Redis and PostgreSQL."""
@@ -34,7 +34,7 @@ class Keyspace(Struct, frozen=True):
 
 
 class Schema(Struct, frozen=True):
-    """Which keyspaces a store has, and how its files are told from those of others."""
+    """The keyspaces of a store, and the marks by which its files are recognised."""
 
     kind: Kind
     keyspaces: tuple[Keyspace, ...]
@@ -55,7 +55,7 @@ class Schema(Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """Committed data. This is all that a read-only opening returns: it takes no lock and fences nobody."""
+    """Committed data. This is all that a read-only opening returns: it takes no lock and fences no writer."""
 
     @property
     def address(self) -> str:
@@ -79,7 +79,7 @@ class Reader(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of everything; roll back an open transaction. Fine to call twice."""
+        """Close the store; roll back an open transaction. Fine to call twice."""
 
 
 class Transaction(Protocol):
@@ -87,7 +87,7 @@ class Transaction(Protocol):
 
     From its first read or write on it is the only one: others wait, other processes are refused or fenced. `Invalid` if
     this thread has another one open. Its reads see what was committed before it began and never its own writes, also
-    after part of them went to the medium. As a context manager it commits at the end of the block, and rolls back if
+    after part of them went to the backend. As a context manager it commits at the end of the block, and rolls back if
     the block raises.
     """
 
@@ -101,8 +101,8 @@ class Transaction(Protocol):
     def write(self, batch: WriteBatch) -> None:
         """Add to what the commit writes; the last change of a key wins. The batch is the transaction's from now on.
 
-        May send a part of the transaction to the medium, invisible to others. If it raises, the transaction can only be
-        rolled back.
+        May send a part of the transaction to the backend, invisible to others. If it raises, the transaction can only
+        be rolled back.
         """
 
     def commit(self) -> None:
@@ -145,7 +145,7 @@ class SqlTransaction(Transaction, Protocol):
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Run one SQL statement at once, as part of this transaction; its rows.
 
-        A mistake in the statement raises the client library's own error, a failure of the medium one of ours.
+        A mistake in the statement raises the client library's own error, a failure of the backend one of ours.
         """
 
 

@@ -1,9 +1,10 @@
 """The writer's token: a random value in the store that fences rivals, and settles a commit whose reply was lost.
 
 Every opening and every commit replaces the token by a new one, on the condition that it is still the one that was put
-there last. So one comparison, made in the same atomic step as the commit, answers everything: nobody has opened the
-store since, the server has not forgotten a commit, and this commit is not a second try of itself. An opening keeps the
-token it replaces in a short list, so that the process before it can still find out what became of its last commit.
+there last. So one comparison, made in the same atomic step as the commit, shows three things: no other process has
+opened the store since, the server has not forgotten a commit, and this commit is not a second try of itself. An opening
+keeps the token it replaces in a short list, so that the process before it can still find out what became of its last
+commit.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from holdfast.storage.kv.errors import nothing_applied
 from holdfast.storage.kv.store import Kind
 
 KEPT = 16
-"""So many openings later, a lost commit can still be settled."""
+"""A lost commit can still be settled after this many later openings."""
 
 
 class TokenCheck(NamedTuple):
-    """What the token in the store says."""
+    """The result of comparing the token in the store."""
 
     owner: Literal["ours", "fenced", "gone", "set-back"]
     """The token is ours; it was when another process opened the store; there is none; it is one that never followed
     ours, so that the store was set back, replaced, or opened very often."""
     applied: bool | None
-    """Whether the commit in question took effect; None if that cannot be told."""
+    """Whether the commit in question took effect; None if unknown."""
 
 
 def new_token() -> bytes:
@@ -35,7 +36,7 @@ def new_token() -> bytes:
 
 
 def check_token(found: bytes | None, earlier: Sequence[bytes], ours: Mapping[bytes, bool]) -> TokenCheck:
-    """Whose the token `found` is, given those that later openings replaced.
+    """Compare the stored token with ours, and with those that later openings replaced.
 
     `ours` are all tokens that we may have left there last, each with whether the commit in question is in force then.
     """

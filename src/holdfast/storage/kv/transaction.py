@@ -1,4 +1,4 @@
-"""What the transactions of all backends have in common: one at a time, and writes that are held until the commit.
+"""The common part of all backends' transactions: one at a time, and writes that are held until the commit.
 
 A signal can raise at any line here. So a transaction takes nothing before it is in its caller's hands, a rollback is
 fine to do twice, and whose turn it is changes in one assignment.
@@ -18,13 +18,13 @@ from holdfast.storage.kv.store import Kind, Row, WriteBatch
 MAX_TRANSACTION = 512 << 20
 """Bytes of keys and values that a transaction may hold in memory."""
 SPILL_BYTES = 4 << 20
-"""From here on, a transaction is sent to a medium that has transactions of its own."""
+"""From here on, a transaction is sent to a backend that has transactions of its own."""
 OVERHEAD = 150
 """What one change takes in Python, in bytes, besides its key and value."""
 
 
 class PendingWrites:
-    """Writes of a transaction that its medium does not have yet."""
+    """Writes of a transaction that its backend does not have yet."""
 
     __slots__ = ("batch", "size")
 
@@ -65,7 +65,7 @@ class Turn:
         forks.opened(self)
 
     def take(self, ticket: Ticket, kind: Kind, address: str) -> None:
-        """Wait until nobody else writes. `Invalid` if this thread would wait for itself."""
+        """Wait until no other transaction writes. `Invalid` if this thread would wait for itself."""
         with self._mutex:
             while self.holder is not None and self.holder is not ticket:
                 if self.holder.thread is ticket.thread:
@@ -87,14 +87,14 @@ class Turn:
                 self.holder = None
 
     def forget_in_child(self) -> None:
-        """A thread of the parent's may hold the lock, and will never let go of it here."""
+        """A thread of the parent's may hold the lock, and will never release it here."""
         self._mutex = threading.Lock()
         self._ended = threading.Condition(self._mutex)
         self.holder = None
 
 
 class TransactionalStore(Protocol):
-    """What a transaction needs of its store."""
+    """The methods of a store that its transactions call."""
 
     @property
     def address(self) -> str: ...
@@ -124,7 +124,7 @@ class TransactionalStore(Protocol):
 class BufferedTransaction:
     """Holds its writes in memory and lets the store apply them at the end.
 
-    Media with transactions of their own override the methods that begin with an underscore.
+    Backends with transactions of their own override the methods that begin with an underscore.
     """
 
     def __init__(self, store: TransactionalStore) -> None:
@@ -173,7 +173,7 @@ class BufferedTransaction:
     def rollback(self) -> None:
         self._is_over = True
         if self._has_turn:
-            self._undo()  # interrupted, it keeps its turn: nobody may write before the medium has forgotten it
+            self._undo()  # interrupted, it keeps its turn: no other may write before the backend has rolled back
             self._store.turn.give_back(self._ticket)
 
     def __enter__(self) -> Self:

@@ -200,7 +200,7 @@ class LocalObjects:
         return temporary
 
     def _begin(self, path: str, body: bytes) -> None:
-        """Send off the content of an update that is still to be decided on; its sync will then find little to do."""
+        """Write the expected body to a temporary file early, so that the later sync is short."""
         temporary = self._temporary_name(path)
         try:
             self._disk.write_file(temporary, [body], sync=False)

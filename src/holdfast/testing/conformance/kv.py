@@ -290,7 +290,7 @@ class KeyValueConformance:
         assert rows(store) == [(b"k", b"new"), (b"l", b"new")]
 
     def test_reads_of_a_transaction_that_has_spilled_see_what_was_committed(self) -> None:
-        """Whatever of it is at the medium already: ten megabytes are more than anyone holds back."""
+        """Also what the backend has already: ten megabytes are more than any of them holds back."""
         store = self.open()
         self.commit(store, {"results": {b"k": b"old"}})
         with store.begin() as transaction:

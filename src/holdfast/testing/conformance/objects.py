@@ -1,4 +1,4 @@
-"""What every medium must do: keys to bytes, each write durable when it returns, one winner among many."""
+"""What every object store must do: keys to bytes, each write durable when it returns, one winner among many."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ACCEPTED_KEYS = [
 
 
 class MediumUnderTest:
-    """One medium, opened as often as a test likes; every `open` is a new handle on the same place."""
+    """One object store, opened as often as a test likes; every `open` is a new handle on the same place."""
 
     abilities: Abilities
 
@@ -170,7 +170,7 @@ class ObjectsConformance(MediumUnderTest):
 
     @pytest.mark.parametrize("key", [".x.tmp", "a/.manifest.json.abc.tmp", "manifest.json.tmp", "a/state.bin.tmp"])
     def test_what_can_be_created_is_listed(self, key: str) -> None:
-        """A name that a medium keeps for itself is refused, never swallowed."""
+        """A name that an object store reserves for itself is refused, never swallowed."""
         try:
             self.objects.create(key, [b"x"])
         except Invalid:
@@ -333,7 +333,7 @@ class ObjectsConformance(MediumUnderTest):
         assert b"".join(self.open().stream("a", start=start, length=length)) == expected
 
     def test_stream_of_what_no_body_can_have(self) -> None:
-        """Such numbers come from damaged manifests: the medium is not to blame for them."""
+        """Such numbers come from damaged manifests: the object store is not to blame for them."""
         self.objects.create("a", [b"12345"])
         try:
             assert b"".join(self.open().stream("a", start=10**30, length=10**31)) == b""
@@ -379,7 +379,7 @@ class ObjectsConformance(MediumUnderTest):
         assert self.open().list("") == []
 
     def quick_create(self, key: str) -> None:
-        """Make an object for a listing; a medium with slow writes may go round them."""
+        """Make an object for a listing; an object store with slow writes may go round them."""
         self.objects.create(key, [b"x"])
 
     # Deleting
@@ -426,7 +426,7 @@ class ObjectsConformance(MediumUnderTest):
         assert [info.key for info in self.open().list("")] == ["a/b"]
 
     def plant_leftover(self) -> None:
-        """Leave below `a/` or `c/` what an interrupted write leaves. Only asked of a medium with that ability."""
+        """Leave below `a/` or `c/` what an interrupted write leaves. Only called for stores with that ability."""
         raise NotImplementedError
 
     def test_address_names_no_credentials(self) -> None:
@@ -435,7 +435,7 @@ class ObjectsConformance(MediumUnderTest):
 
 
 def _adding(token: int) -> Callable[[bytes | None], bytes]:
-    """A change as a medium may expect it: idempotent, and no two writers make the same body."""
+    """A change as an object store may expect it: idempotent, and no two writers make the same body."""
 
     def change(current: bytes | None) -> bytes:
         tokens = {int(found) for found in (current or b"").split()} | {token}

@@ -269,5 +269,5 @@ class CleaningConformance(StoreUnderTest):
         assert self.open().validate_checkpoint(1).valid
 
     def plant_leftovers(self) -> int:
-        """Leave what interrupted writes leave, and say how much. Only asked of a medium with that ability."""
+        """Leave what interrupted writes leave, and say how much. Only asked of an object store with that ability."""
         raise NotImplementedError

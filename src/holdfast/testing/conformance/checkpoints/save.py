@@ -18,7 +18,7 @@ from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, man
 
 
 class SavingConformance(StoreUnderTest):
-    """`save`, `save_with_state`, `save_state_data` and what they leave on the medium."""
+    """`save`, `save_with_state`, `save_state_data` and what they leave in the object store."""
 
     def test_saved_is_latest_through_any_handle(self) -> None:
         self.open().save(manifest(1, watermark=9))

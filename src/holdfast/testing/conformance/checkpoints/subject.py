@@ -26,7 +26,7 @@ READ_LIMIT = 1 << 28
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What one medium can do and another cannot. Declared, so that a suite never finds out by skipping."""
+    """What one object store can do and another cannot. Declared, so that a suite never finds out by skipping."""
 
     leftovers: bool
     """An interrupted write leaves something that `ObjectStore.leftovers` shows."""
@@ -47,7 +47,7 @@ class StoreUnderTest:
         raise NotImplementedError
 
     def open_objects(self) -> ObjectStore:
-        """A new raw handle on the medium below the store."""
+        """A new raw handle on the object store below the checkpoint store."""
         raise NotImplementedError
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""The conformance suites: what every checkpoint store and every medium must do, as pytest classes to inherit.
+"""The conformance suites: what every checkpoint store and every object store must do, as pytest classes to inherit.
 
     pytest.register_assert_rewrite("holdfast.testing")      # in conftest.py, for readable failures
 
@@ -44,4 +44,4 @@ class CheckpointStoreConformance(
     RecoveryConformance,
     CleaningConformance,
 ):
-    """Every store, whatever its medium and layout."""
+    """Every store, in every object store and layout."""

@@ -507,7 +507,7 @@ class SessionConformance(IndexUnderTest):
             self.open().close()
         self.expect(self.open(), False)
 
-    # Failures of the medium.
+    # Failures of the backend.
 
     def test_commit_that_fails_leaves_no_session_and_nothing_applied(self, monkeypatch: pytest.MonkeyPatch) -> None:
         index = self.open()

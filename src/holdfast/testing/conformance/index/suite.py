@@ -23,4 +23,4 @@ __all__ = ["IndexAbilities", "IndexConformance", "IndexUnderTest"]
 
 
 class IndexConformance(SessionConformance, KeepingConformance, ClearingConformance):
-    """Every index, whatever its medium."""
+    """Every index, on every backend."""

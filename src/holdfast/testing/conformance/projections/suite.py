@@ -24,4 +24,4 @@ __all__ = ["ProjectionAbilities", "ProjectionConformance", "ProjectionsUnderTest
 
 
 class ProjectionConformance(EventConformance, CursorConformance, RunningConformance, LifeConformance):
-    """Every store, whatever its medium."""
+    """Every store, on every backend."""
