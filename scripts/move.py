@@ -73,6 +73,8 @@ def rewrite_from_imports(text: str, moves: dict[str, str]) -> str:
 
 
 def rewrite_dotted(text: str, moves: dict[str, str]) -> str:
+    if not moves:
+        return text
     names = sorted(moves, key=len, reverse=True)
     pattern = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, names)) + r")(?!\w)")
     return "\n".join(
