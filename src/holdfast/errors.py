@@ -145,4 +145,7 @@ def _telling(lines: list[str]) -> str:
         return next((line for line in reversed(lines) if not _JAVA_FRAME.match(line)), lines[0])
     if lines[0].startswith(_PY4J) and len(lines) > 1:
         return lines[1].removeprefix(": ")
-    return next((line for line in lines if "Exception: " in line), lines[0]).removeprefix("Caused by: ")
+    found = next((line for line in lines if "Exception: " in line), lines[0])
+    if found.endswith(":"):  # "Exception thrown in awaitResult:": it only wraps another one
+        found = next((line for line in lines if line.startswith("Caused by: ")), found)
+    return found.removeprefix("Caused by: ")

@@ -53,6 +53,11 @@ Generic {
         (ValueError("a\x1b[31m\tred\x00"), "a\\x1b[31m red\\x00"),
         (ValueError("turned \u202eround \udc80"), "turned \\u202eround \\udc80"),
         (ValueError("one\u2028two"), "one"),
+        (
+            "org.apache.spark.SparkException: Exception thrown in awaitResult:\n\tat a.B.c(B.scala:1)\n"
+            "Caused by: org.apache.spark.SparkException: Job aborted.\n\tat d.E.f(E.scala:2)",
+            "org.apache.spark.SparkException: Job aborted.",
+        ),
     ],
 )
 def test_the_line_that_says_what_is_wrong_is_quoted(error: BaseException | str, line: str) -> None:

@@ -284,7 +284,7 @@ def test_an_executor_that_dies_changes_nothing(spark: SparkSession, tmp_path: Pa
         fill(fresh, 30)
         runner = ProjectionRunner(store, spark)
         if deaths == ATTEMPTS:
-            with pytest.raises(Unavailable, match="Spark did not come to the end"):
+            with pytest.raises(Unavailable, match="Spark failed in a batch"):
                 runner.catch_up_persistent(Deadly())
             assert kept(store)["standing"] == []
         runner.catch_up_persistent(Deadly())

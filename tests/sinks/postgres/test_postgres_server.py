@@ -15,7 +15,9 @@ from postgres_hands import ask
 
 from servers.postgres import PASSWORD, PostgresServer, postgres_server
 
-LASTING = """
+LASTING = f"""
+import sys
+sys.path[:] = {sys.path!r}
 from servers.postgres import postgres_server
 with postgres_server() as server:
     print(server.pid, server.folder, flush=True)

@@ -163,6 +163,7 @@ class SlatedbStore(SlatedbReader):
         self.max_transaction = limit
         self.turn = Turn()
         self._is_lost: str | None = None
+        self._is_fenced = False
         self._moment: Any = None
         """The last commit: a snapshot that was taken when no write was under way, so that all of it is durable."""
         super().__init__(url, schema)
@@ -189,7 +190,9 @@ class SlatedbStore(SlatedbReader):
         except BaseException as error:
             self._is_lost = str(error) or type(error).__name__
             if isinstance(error, _FAILURES):
-                raise _of_commit(error, self.kind, self.address) from error
+                found = _of_commit(error, self.kind, self.address)
+                self._is_fenced = isinstance(found, Fenced)
+                raise found from error
             raise
 
     def forget_in_child(self) -> None:
@@ -207,6 +210,8 @@ class SlatedbStore(SlatedbReader):
 
     def _usable(self) -> Any:
         database = super()._usable()
+        if self._is_fenced:  # its status may say so only a moment later
+            raise _fenced(self.kind, self.address)
         if self._is_lost is not None and database.status().close_reason is None:
             raise _lost(self.kind, self.address, self._is_lost)
         return database
@@ -256,13 +261,7 @@ def _location(url: str) -> tuple[str, str, str]:
 
 def _explained(error: BaseException, kind: Kind, address: str) -> HoldfastError:
     if isinstance(error, slatedb.Error.Closed) and error.reason == slatedb.CloseReason.FENCED:
-        return Fenced(
-            f"{address} was opened by another process since.",
-            code=f"{kind}.fenced",
-            about=address,
-            unchanged=f"the {kind}",
-            next_step="stop here: the other one has it now",
-        )
+        return _fenced(kind, address)
     if isinstance(error, slatedb.Error.Closed) and error.reason == slatedb.CloseReason.CLEAN:
         return errors.closed(kind, address)
     if isinstance(error, slatedb.Error.Data):
@@ -281,6 +280,16 @@ def _explained(error: BaseException, kind: Kind, address: str) -> HoldfastError:
         about=address,
         unchanged="what was committed before",
         next_step="see whether the object storage answers and what it allows, then try again",
+    )
+
+
+def _fenced(kind: Kind, address: str) -> Fenced:
+    return Fenced(
+        f"{address} was opened by another process since.",
+        code=f"{kind}.fenced",
+        about=address,
+        unchanged=f"the {kind}",
+        next_step="stop here: the other one has it now",
     )
 
 
