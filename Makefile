@@ -7,6 +7,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.pytest_cache/hypothesis
 unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready-$(notdir $(PYTHON))
 CLASSES := .venv/spark-classes.jsa
+SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java check format test demo soak bench pins clean
@@ -46,7 +47,8 @@ $(CLASSES): $(READY)
 	@$(BIN)/python tests/pipeline/put_classes_aside.py
 
 soak: java $(READY) $(CLASSES) ## every step killed, every file damaged, random deaths: hours
-	$(BIN)/pytest -m soak
+	@echo 'soak: examples are drawn from seed $(SEED); make soak SEED=$(SEED) draws the same'
+	$(BIN)/pytest -m 'soak or hypothesis' --hypothesis-profile=soak --hypothesis-seed=$(SEED)
 	$(BIN)/python tests/pipeline/soak.py $(ARGS)
 
 bench: $(READY) ## run the benchmarks and print a table

@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from bench import counting, epochs, indexing, projections, projections_spark, saving, sources, state
+from bench import counting, epochs, indexing, projections, projections_spark, saving, sources, starts, state
 
 
 def main() -> int:
@@ -19,6 +19,7 @@ def main() -> int:
         "state": state,
         "counting": counting,
         "epochs": epochs,
+        "starts": starts,
         "sources": sources,
         "indexing": indexing,
         "projections": projections,

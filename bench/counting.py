@@ -13,7 +13,7 @@ import holdfast
 from bench.measure import Row
 from holdfast import CheckpointManifest
 from holdfast.testing.faults.proxy import FaultyProxy
-from servers.s3 import moto_server, options_for
+from servers.s3 import options_for, seaweedfs_server
 
 HISTORY = 10_000
 DAMAGED = 100
@@ -55,7 +55,7 @@ def _recovery(folder: Path) -> Row:
 
 
 def _requests() -> list[Row]:
-    with moto_server() as server, FaultyProxy(server.endpoint) as proxy:
+    with seaweedfs_server() as server, FaultyProxy(server.endpoint) as proxy:
         address = f"s3://{server.new_bucket()}/bench"
         store = holdfast.open_store(address, options=options_for(proxy.endpoint))
         plain = _most_requests(proxy, lambda n: store.save(CheckpointManifest.new(n, n)), range(1, 21))

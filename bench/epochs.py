@@ -123,7 +123,7 @@ class Contender(Epochs):
             for number in range(sinks):
                 pipeline.sink(f"files-{number}", FileSink(root / f"out-{number}"))
             run: Any = pipeline.start(frame, output_mode="update", trigger=trigger)
-            self.follow(run._attempt.query, run.stop)
+            self.follow(run._query_run.query, run.stop)
         else:
             writer = frame.writeStream.foreachBatch(_plain(root, sinks)).outputMode("update")
             query = writer.option("checkpointLocation", str(root / "workdir")).trigger(**trigger).start()
@@ -145,7 +145,7 @@ def _plain(root: Path, sinks: int) -> Callable[[Any, int], None]:
     return write
 
 
-def _in_turns(spark: Any, folder: Path, partitions: int, rounds: int, sinks: int) -> tuple[float, float]:
+def _epochs_in_turns(spark: Any, folder: Path, partitions: int, rounds: int, sinks: int) -> tuple[float, float]:
     plain = Contender(spark, folder / "plain", partitions, sinks=sinks, is_ours=False)
     ours = Contender(spark, folder / "ours", partitions, sinks=sinks, is_ours=True)
     return _medians(ours, plain, rounds)
@@ -171,12 +171,12 @@ def _compared(what: str, ours: float, plain: float, limit: float) -> Row:
 
 
 def _one_sink(spark: Any, folder: Path, partitions: int, rounds: int) -> Row:
-    ours, plain = _in_turns(spark, folder, partitions, rounds, sinks=1)
+    ours, plain = _epochs_in_turns(spark, folder, partitions, rounds, sinks=1)
     return _compared(f"epoch with one file sink, {partitions} state partitions, against foreachBatch", ours, plain, 1.1)
 
 
 def _two_sinks(spark: Any, folder: Path) -> Row:
-    ours, plain = _in_turns(spark, folder, 4, 12, sinks=2)
+    ours, plain = _epochs_in_turns(spark, folder, 4, 12, sinks=2)
     return _compared("epoch with two file sinks, against foreachBatch that writes both", ours, plain, 1.1)
 
 

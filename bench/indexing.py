@@ -61,7 +61,7 @@ class Ours(Upserts):
         pipeline = Pipeline("bench", checkpoints=str(root / "store"))
         pipeline.sink("index", IndexSink(url, "id"))
         self._run = pipeline.start(self.stream(spark), trigger={"processingTime": "0 seconds"})
-        self.follow(self._run._attempt.query, self._run.stop)  # type: ignore[union-attr]
+        self.follow(self._run._query_run.query, self._run.stop)  # type: ignore[union-attr]
 
 
 class Plain(Upserts):

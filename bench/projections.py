@@ -68,7 +68,7 @@ class Shop:
     """A store with so many streams, all of them projected."""
 
     def __init__(self, folder: str, streams: int) -> None:
-        self.counts = CountedStore(open_kv(f"sqlite://{folder}/{streams}.db", keys.SCHEMA, "shared"))
+        self.counts = CountedStore(open_kv(f"sqlite:///{folder}/{streams}.db", keys.SCHEMA, "shared"))
         self.store = ProjectionStore(self.counts)
         self.names = [f"order-{number:06}" for number in range(streams)]
         for start in range(0, streams, 10_000):
@@ -152,7 +152,7 @@ def _idle(large: Shop) -> Row:
 
 
 def _against_eventsourcing(folder: str) -> list[Row]:
-    store = open_projections(f"sqlite://{folder}/events.db")
+    store = open_projections(f"sqlite:///{folder}/events.db")
     names = [f"order-{number % 5_000:06}" for number in range(EVENTS)]
     for start in range(0, EVENTS, 10_000):
         store.append_many([Append(name, [_PAID]) for name in names[start : start + 10_000]])

@@ -40,7 +40,7 @@ def rows() -> Iterator[Row]:
 
 
 def _against_parquet(spark: Any, folder: str) -> Row:
-    url, parquet = f"sqlite://{folder}/events.db", f"{folder}/events.parquet"
+    url, parquet = f"sqlite:///{folder}/events.db", f"{folder}/events.parquet"
     with open_projections(url) as store:
         for start in range(0, EVENTS, 100_000):
             store.append_many(

@@ -34,8 +34,8 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder, valkey_server() as valkey, postgres_server() as postgres:
         found = []
         for name, url, by_hand, how in [
-            ("SQLite", f"sqlite://{folder}/ours.db", _sqlite(Path(folder, "theirs.db")), "executemany"),
-            ("RocksDB", f"rocksdb://{folder}/ours", _rocksdb(Path(folder, "theirs")), "a synced write batch"),
+            ("SQLite", f"sqlite:///{folder}/ours.db", _sqlite(Path(folder, "theirs.db")), "executemany"),
+            ("RocksDB", f"rocksdb:///{folder}/ours", _rocksdb(Path(folder, "theirs")), "a synced write batch"),
             ("Valkey", valkey.url(), _redis(valkey), "MULTI with HSET and ZADD, WAITAOF"),
             ("PostgreSQL", f"{postgres.new_database()}&index=i", _postgres(postgres), "INSERT from arrays"),
         ]:

@@ -9,7 +9,7 @@ hold the same customers after every epoch, whatever happens between the two.
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
@@ -32,8 +32,12 @@ def run(spark: SparkSession, changes: str, dsn: str, lake: str, checkpoints: str
     serving = PostgresSink(dsn, table="customers", key="id", delete="deleted")
     pipeline.sink("serving", serving, view=last_change)
     pipeline.sink("lake", DeltaSink(lake, key="id", delete="deleted"), view=last_change)
-    pipeline.run(pipeline.source("changes", stream), trigger=trigger or {"processingTime": "5 seconds"})
+    pipeline.run(pipeline.source("changes", stream), trigger=trigger or "5 seconds")
 
 
 if __name__ == "__main__":
-    run(SparkSession.builder.appName("customers").getOrCreate(), *sys.argv[1:5])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("CHANGES", "DSN", "LAKE", "CHECKPOINTS"):
+        parser.add_argument(name)
+    given = parser.parse_args()  # before Spark starts
+    run(SparkSession.builder.appName("customers").getOrCreate(), *vars(given).values())

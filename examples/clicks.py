@@ -8,7 +8,7 @@ is written once it is certain that nothing can be added to it: ten minutes of ev
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -38,9 +38,13 @@ def run(spark: SparkSession, clicks: str, out: str, checkpoints: str, **trigger:
     pipeline.run(
         sessions(pipeline.source("clicks", stream)),
         output_mode="append",
-        trigger=trigger or {"processingTime": "10 seconds"},
+        trigger=trigger or "10 seconds",
     )
 
 
 if __name__ == "__main__":
-    run(SparkSession.builder.appName("sessions").getOrCreate(), *sys.argv[1:4])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("CLICKS", "OUT", "CHECKPOINTS"):
+        parser.add_argument(name)
+    given = parser.parse_args()  # before Spark starts
+    run(SparkSession.builder.appName("sessions").getOrCreate(), *vars(given).values())

@@ -8,7 +8,7 @@ Orders come as JSON files in FOLDER/orders, exchange rates as FOLDER/rates/<vers
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -67,4 +67,7 @@ def local_session() -> SparkSession:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), local_session())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("FOLDER", type=Path)
+    given = parser.parse_args()  # before Spark starts
+    run(given.FOLDER, local_session())

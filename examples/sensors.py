@@ -8,7 +8,7 @@ may come up to fifteen minutes late; one that comes later is too late for its wi
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -38,9 +38,13 @@ def run(spark: SparkSession, readings: str, out: str, checkpoints: str, **trigge
     pipeline.run(
         five_minutes(pipeline.source("readings", stream)),
         output_mode="append",
-        trigger=trigger or {"processingTime": "1 minute"},
+        trigger=trigger or "1 minute",
     )
 
 
 if __name__ == "__main__":
-    run(SparkSession.builder.appName("sensors").getOrCreate(), *sys.argv[1:4])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("READINGS", "OUT", "CHECKPOINTS"):
+        parser.add_argument(name)
+    given = parser.parse_args()  # before Spark starts
+    run(SparkSession.builder.appName("sensors").getOrCreate(), *vars(given).values())

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import quote
 
 import msgspec
 
@@ -98,7 +97,7 @@ def show(store: ProjectionStore) -> None:
 
 def run(folder: Path) -> None:
     chance = random.Random(7)
-    with open_projections(f"sqlite://{quote(str(folder.resolve()))}/shop.db") as store:
+    with open_projections(folder / "shop.db") as store:
         print("Orders come in, and a worker keeps the turnover up to date.")
         with kept_up(store, Turnover()):
             store.wait_for("turnover", sell(store, 1, chance))  # one's own writes are in it from here on

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest  # noqa: E402
 from places import LocalPlace, MemoryPlace  # noqa: E402
+from servers.gcs import GcsServer, gcs_server  # noqa: E402
 from servers.postgres import PostgresServer, postgres_server  # noqa: E402
-from servers.s3 import S3Server, moto_server  # noqa: E402
+from servers.s3 import S3Server, seaweedfs_server  # noqa: E402
 from servers.valkey import ValkeyServer, valkey_server  # noqa: E402
 from sparks import make_session  # noqa: E402
 
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 pytest_plugins = ["allowed_skips"]
 
 # What takes long here is the disk or the server, and both have bad moments.
-settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples in every run of the suite; `make soak` draws others from a seed that it prints.
+settings.register_profile("holdfast", PATIENT, derandomize=True)
+settings.register_profile("soak", PATIENT, derandomize=False, max_examples=500, print_blob=True)
 settings.load_profile("holdfast")
 
 
@@ -54,7 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     """One S3 server for all tests of this process; each takes a new bucket."""
-    with moto_server() as server:
+    with seaweedfs_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def google() -> Iterator[GcsServer]:
+    """One Google Cloud Storage server for all tests of this process; each takes a new bucket."""
+    with gcs_server() as server:
         yield server
 
 

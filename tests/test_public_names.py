@@ -120,7 +120,7 @@ def test_the_batcher_as_promised(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_the_index_as_promised(tmp_path: Path, kind: str) -> None:
-    index = holdfast.open_index("memory://" if kind == "memory" else f"sqlite://{tmp_path}/data/i.db")
+    index = holdfast.open_index("memory://" if kind == "memory" else f"sqlite:///{tmp_path}/data/i.db")
     assert index.checkpoints.is_persistent is (kind == "sqlite")
     with index.session():
         index.results.put(b"k1", b"v1")
@@ -148,7 +148,7 @@ def test_the_index_as_promised(tmp_path: Path, kind: str) -> None:
 
 
 def test_nothing_heavy_is_imported_with_the_package() -> None:
-    heavy = ["pytest", "rich", "click", "pyspark", "pandas", "moto", "redis", "psycopg", "rocksdict"]
+    heavy = ["pytest", "rich", "click", "pyspark", "pandas", "redis", "psycopg", "rocksdict"]
     program = f"import sys, holdfast; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -169,7 +169,7 @@ def test_projections_as_promised(tmp_path: Path) -> None:
         def handle(self, event, view):  # type: ignore[no-untyped-def]
             view.put(event.stream.encode(), b"%d" % event.sequence)
 
-    with open_projections(f"sqlite://{tmp_path}/p.db") as store:
+    with open_projections(f"sqlite:///{tmp_path}/p.db") as store:
         assert store.load_projection_checkpoint("turnover").cursors == {}
         previous = GlobalProjectionCheckpoint({"order-1": 7})
         store.save_projection_checkpoint("turnover", previous)
@@ -195,3 +195,73 @@ def test_names_for_spark() -> None:
         assert all(getattr(module, name) is not None for name in module.__all__)
     assert {"Pipeline", "ContinuousQuery", "ProjectionRunner"} <= set(holdfast.spark.__all__)
     assert {"FileSink", "DeltaSink", "PostgresSink", "FunctionSink", "IndexSink"} <= set(holdfast.sinks.__all__)
+
+
+def test_a_shell_offers_the_public_names_alone() -> None:
+    import holdfast.projections
+    import holdfast.sinks
+    import holdfast.spark
+
+    for module in (holdfast.projections, holdfast.sinks, holdfast.spark):
+        assert dir(module) == sorted(module.__all__)
+    assert dir(holdfast) == sorted([*holdfast.__all__, "__version__", "errors"])
+    for module in (holdfast, holdfast.projections, holdfast.sinks, holdfast.spark):
+        assert all(hasattr(module, name) for name in dir(module))
+
+
+SECRET = "hunter2"
+
+
+def test_sinks_say_what_they_are_and_keep_secrets(tmp_path: Path) -> None:
+    from holdfast.sinks import DeltaSink, FileSink, FunctionSink, IndexSink, PostgresSink
+
+    dsn = f"postgresql://user:{SECRET}@host:5432/shop"
+    shown = [
+        repr(sink)
+        for sink in (
+            FileSink("/out", "csv", options={"password": SECRET}),
+            DeltaSink("/lake"),
+            DeltaSink("/lake", key=["shop"]),
+            FunctionSink(print),
+            IndexSink(f"redis://user:{SECRET}@host:6379/0?index=turnover", key="shop"),
+            PostgresSink(dsn, "sales.orders", key="id"),
+        )
+    ]
+    assert shown == [
+        "FileSink('/out', format='csv')",
+        "DeltaSink('/lake')",
+        "DeltaSink('/lake', key=['shop'])",
+        "FunctionSink(builtins.print)",
+        shown[4],
+        shown[5],
+    ]
+    assert shown[4].startswith("IndexSink('redis://")
+    assert shown[4].endswith(", key=['shop'])")
+    assert "sales" in shown[5]
+    assert SECRET not in "".join(shown)
+
+
+def test_what_is_opened_says_where_it_is_and_its_state(tmp_path: Path) -> None:
+    from holdfast.projections import open_projections
+
+    index = holdfast.open_index(f"sqlite:///{tmp_path}/i.db")
+    assert repr(index) == f"Index('sqlite:///{tmp_path}/i.db')"
+    with index.session():
+        assert repr(index) == f"Index('sqlite:///{tmp_path}/i.db', session open)"
+    index.close()
+    assert repr(index) == f"Index('sqlite:///{tmp_path}/i.db', closed)"
+    with open_projections(f"sqlite:///{tmp_path}/p.db") as store:
+        assert repr(store) == f"ProjectionStore('sqlite:///{tmp_path}/p.db')"
+        assert repr(store.view("turnover")) == f"ReadModel('turnover', 'sqlite:///{tmp_path}/p.db')"
+    assert repr(store) == f"ProjectionStore('sqlite:///{tmp_path}/p.db', closed)"
+
+
+def test_a_pipeline_says_its_parts_and_its_state(tmp_path: Path) -> None:
+    from holdfast.sinks import FileSink
+    from holdfast.spark import ContinuousQuery, Pipeline
+
+    pipeline = Pipeline("orders", checkpoints=tmp_path / "store")
+    pipeline.sink("files", FileSink(tmp_path / "out"))
+    assert repr(pipeline) == "Pipeline('orders', sources=[], sinks=['files'], not started)"
+    query = ContinuousQuery("turnover", index=f"sqlite:///{tmp_path}/i.db", key=["shop"])
+    assert repr(query) == f"ContinuousQuery('turnover', 'sqlite:///{tmp_path}/i.db', key=['shop'], not started)"

@@ -18,13 +18,23 @@ OWNER = WorkdirOwner("orders", "memory://orders")
 QUERY_ID = "9f1c0a7e-0000-4000-8000-000000000001"
 
 
-def offset_log(*ends: str, watermark: int = 0, version: str = "v1") -> str:
-    head = {"batchWatermarkMs": watermark, "batchTimestampMs": 1, "conf": {"spark.sql.shuffle.partitions": "2"}}
+def offset_log(*ends: str, watermark: int = 0, version: str = "v1", partitions: int = 2) -> str:
+    settings = {"spark.sql.shuffle.partitions": str(partitions)}
+    head = {"batchWatermarkMs": watermark, "batchTimestampMs": 1, "conf": settings}
     return "\n".join([version, json.dumps(head), *(ends or ("0",))])
 
 
 def commit_log(watermark: int = 0) -> str:
     return f'v1\n{{"nextBatchWatermarkMs":{watermark}}}'
+
+
+def operator_metadata(
+    *stores: str, partitions: int = 2, name: str = "stateStoreSave", version: str = "v1", operator: int = 0
+) -> str:
+    """What Spark writes of one stateful operator."""
+    listed = [{"storeName": store, "numColsPrefixKey": 0, "numPartitions": partitions} for store in stores]
+    body = {"operatorInfo": {"operatorId": operator, "operatorName": name}, "stateStoreInfo": listed}
+    return f"{version}\n{json.dumps(body)}"
 
 
 def archive(*stored: str, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -54,6 +64,7 @@ class HandMade:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.workdir = Workdir(root)
+        self.partitions = 2
         self._writes = 0
 
     def begin(self) -> None:
@@ -79,7 +90,10 @@ class HandMade:
 
     def plan(self, batch_id: int) -> None:
         """What is there when a batch begins."""
-        self.write(f"offsets/{batch_id}", offset_log(f'{{"logOffset":{batch_id}}}', watermark=batch_id))
+        self.write(
+            f"offsets/{batch_id}",
+            offset_log(f'{{"logOffset":{batch_id}}}', watermark=batch_id, partitions=self.partitions),
+        )
 
     def commit(self, batch_id: int) -> None:
         """What Spark writes once a batch is done."""
@@ -102,13 +116,13 @@ class HdfsState:
 
     def __init__(self, made: HandMade, *, partitions: int = 2, snapshot_every: int = 5, keep: int = 12) -> None:
         self._made = made
-        self._partitions = partitions
+        self._partitions = made.partitions = partitions
         self._snapshot_every = snapshot_every
         self._keep = keep
 
     def plan(self, batch_id: int) -> None:
         if batch_id == 0:
-            self._made.write("state/0/_metadata/metadata", '{"operatorInfo":{"operatorId":0}}')
+            self._made.write("state/0/_metadata/metadata", operator_metadata("default", partitions=self._partitions))
             self._made.write("state/0/0/_metadata/schema", b"v2\x00schema")
 
     def run(self, batch_id: int) -> None:
@@ -132,11 +146,14 @@ class RocksState:
         self._keep = keep
         self._size = size
         self._live: list[str] = []
+        made.partitions = 1
 
     def plan(self, batch_id: int) -> None:
         if batch_id == 0:
             address = f"file:{self._made.workdir.path}"
-            self._made.write("state/0/_metadata/v2/0", f'v2\n{{"stateSchemaFilePath":"{address}/state/0/schema"}}')
+            described = json.loads(operator_metadata("default", partitions=1, version="v2").partition("\n")[2])
+            described["stateStoreInfo"][0]["stateSchemaFilePaths"] = [f"{address}/state/0/schema"]
+            self._made.write("state/0/_metadata/v2/0", f"v2\n{json.dumps(described)}")
 
     def run(self, batch_id: int) -> None:
         version = batch_id + 1

@@ -1,5 +1,6 @@
 """Holdfast makes the progress of PySpark streaming pipelines durable, verifiable and exact."""
 
+from holdfast.base.version import VERSION
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, RecoveryReport, ValidationResult, open_store
 from holdfast.checkpoints.manifest import (
     BatchObject,
@@ -11,7 +12,7 @@ from holdfast.checkpoints.manifest import (
 )
 from holdfast.index import open_index
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "BatchObject",
@@ -27,3 +28,8 @@ __all__ = [
     "open_index",
     "open_store",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names alone: what a shell offers for completion."""
+    return [*__all__, "__version__", "errors"]

@@ -13,8 +13,8 @@ from typing import ClassVar, Self
 class HoldfastError(Exception):
     """An error with everything a person at a terminal needs.
 
-    `code` is stable and machine-readable, `about` names the object, `unchanged` says what the failure
-    left as it was, `next_step` is what to run or do now. `str()` joins them into plain sentences.
+    `code` is stable and machine-readable, `about` names the object, `unchanged` lists what the failure did not
+    change, `next_step` is the command to run or the thing to do now. `str()` joins them into plain sentences.
     """
 
     exit_code: ClassVar[int] = 1
@@ -37,7 +37,7 @@ class HoldfastError(Exception):
         super().__init__(self._sentence())
 
     def within(self, where: str, *, unchanged: str | None = None) -> Self:
-        """The same error, told of the larger thing in which it happened. Raise it from this one."""
+        """The same error with its message prefixed by `where`. Raise it `from` this one."""
         return type(self)(
             f"{where}: {self.message}",
             code=self.code,
@@ -106,8 +106,13 @@ class NotFound(HoldfastError):
     default_code = "not-found"
 
 
+def code_of(error: BaseException) -> str:
+    """The stable code of an error of ours; for any other the name of its class."""
+    return error.code if isinstance(error, HoldfastError) else type(error).__name__
+
+
 QUOTED = 300
-"""Characters of a foreign error that a message of ours quotes."""
+"""At most so many characters of a foreign error are quoted in a message of ours."""
 
 _PY4J = "An error occurred while calling "
 _JAVA_FRAME = re.compile(r"at [\w.$/<>]+\(.*\)$|\.\.\. \d+ more$|Caused by: ")
@@ -115,30 +120,30 @@ _CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s]*@|\b(password=)(?:'[^
 
 
 def one_line(error: BaseException | str, limit: int = QUOTED, *, kind: bool = False) -> str:
-    """The line of a foreign error that says what is wrong, fit to be quoted in a message of ours.
+    """The one line of a foreign error that says what went wrong, safe to quote in a message of ours.
 
-    Of a Python traceback that is the last line, of a Java stack trace the exception, of Py4J's report the line after
-    "An error occurred while calling", otherwise the first one; the class's name if the error says nothing. `kind` puts
-    the class's name before it.
-    Guarantees: one line, at most `limit` characters and "…"; control characters escaped; no credentials of an address
-    and no `password=`. Does not guarantee that no other secret is in it: libraries that quote rows need a rule of their
-    own, as `holdfast.base.postgres` has.
+    For a Python traceback it is the last line, for a Java stack trace the exception, for Py4J's report the line after
+    "An error occurred while calling", otherwise the first line; the name of the class if the error has no message.
+    `kind` prefixes the name of the class.
+    Guarantees: one line of at most `limit` characters, and "…" if it was cut; control characters escaped; no
+    credentials of an address and no `password=`. Does not guarantee that it contains no other secret: the errors of
+    libraries that quote rows need a rule of their own, as in `holdfast.base.postgres`.
     """
     name = "" if isinstance(error, str) else type(error).__name__
     lines = [line for line in map(str.strip, str(error).splitlines()) if line]
-    telling = " ".join(_telling(lines).split())
-    telling = _CREDENTIALS.sub(lambda found: f"{found[1]}" if found[1] else f"{found[2]}…", telling)
-    if not telling:
+    message = " ".join(_message_line(lines).split())
+    message = _CREDENTIALS.sub(lambda found: f"{found[1]}" if found[1] else f"{found[2]}…", message)
+    if not message:
         text = name or "no message"
     elif kind and name:
-        text = f"{name}: {telling}"
+        text = f"{name}: {message}"
     else:
-        text = telling
+        text = message
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def _telling(lines: list[str]) -> str:
+def _message_line(lines: list[str]) -> str:
     if not lines:
         return ""
     if any(line.startswith("Traceback") or "Traceback (most recent call last)" in line for line in lines[:3]):
@@ -146,6 +151,6 @@ def _telling(lines: list[str]) -> str:
     if lines[0].startswith(_PY4J) and len(lines) > 1:
         return lines[1].removeprefix(": ")
     found = next((line for line in lines if "Exception: " in line), lines[0])
-    if found.endswith(":"):  # "Exception thrown in awaitResult:": it only wraps another one
+    if found.endswith(":"):  # "Exception thrown in awaitResult:": the message is that of its cause
         found = next((line for line in lines if line.startswith("Caused by: ")), found)
     return found.removeprefix("Caused by: ")

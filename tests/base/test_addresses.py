@@ -8,6 +8,7 @@ import pytest
 from holdfast.base.addresses import (
     as_file_name,
     is_local,
+    kv_absolute,
     kv_address,
     kv_path,
     local_path,
@@ -118,17 +119,56 @@ def test_a_refused_address_is_shown_without_secrets() -> None:
 @pytest.mark.parametrize(
     ("address", "path"),
     [
-        ("sqlite:///data/x.db", "/data/x.db"),
-        ("SQLITE:///data/x.db", "/data/x.db"),
+        ("sqlite:///data/x.db", "/here/data/x.db"),
+        ("SQLITE:///data/x.db", "/here/data/x.db"),
         ("sqlite:////data/x.db", "/data/x.db"),
-        ("rocksdb:///data/x", "/data/x"),
+        ("sqlite://///data/x.db", "/data/x.db"),
+        ("rocksdb:///data/x", "/here/data/x"),
+        ("rocksdb:////data/x", "/data/x"),
         ("file:///data/x", "/data/x"),
-        ("sqlite:///data/a%20b%3F%23", "/data/a b?#"),
-        ("sqlite:///data/../x", "/data/../x"),
+        ("sqlite:///data/a%20b%3F%23", "/here/data/a b?#"),
+        ("sqlite:////data/a%20b%3F%23", "/data/a b?#"),
+        ("sqlite:///./data/../x", "/here/x"),
+        ("sqlite:////data/../x", "/data/../x"),
     ],
 )
-def test_the_path_of_a_key_value_store(address: str, path: str) -> None:
-    assert kv_path(address) == path
+def test_the_path_of_a_key_value_store(
+    address: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = path.replace("/here", str(tmp_path))
+    assert kv_path(address) == found
+    assert kv_path(kv_absolute(address)) == found
+
+
+@pytest.mark.parametrize(
+    ("address", "absolute"),
+    [
+        ("x.db", "sqlite:////here/x.db"),
+        ("./a:b %20", "sqlite:////here/a%3Ab%20%2520"),
+        ("/data/x", "sqlite:////data/x"),
+        (Path("/data/x"), "sqlite:////data/x"),
+        ("~/x", "sqlite:////home/me/x"),
+        ("sqlite:///x", "sqlite:////here/x"),
+        ("file:///data/x", "file:///data/x"),
+        ("redis://me:secret@host/0", "redis://me:secret@host/0"),
+        ("memory://x", "memory://x"),
+    ],
+)
+def test_the_address_of_a_key_value_store_in_every_process(
+    address: str | Path, absolute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert kv_absolute(address) == absolute.replace("/here", str(tmp_path))
+
+
+def test_an_address_that_names_a_host_says_how_to_write_both_paths() -> None:
+    for scheme in ("sqlite", "rocksdb"):
+        with pytest.raises(Invalid) as caught:
+            kv_path(f"{scheme}://data/x")
+        assert f"{scheme}:///data/x " in str(caught.value.next_step)
+        assert f"{scheme}:////data/x " in str(caught.value.next_step)
 
 
 @pytest.mark.parametrize(

@@ -127,20 +127,23 @@ def test_a_body_that_is_hashed_on_the_side_has_the_right_hash(objects: Watched) 
     noise = random.Random(1).randbytes(3_000_000)
     stored = filled(objects, ("noise", noise)).flush(1)
     assert stored is not None
-    assert stored.bytes > module._HASH_ASIDE_FROM
+    assert stored.bytes > module._HASH_ON_THREAD_FROM
     assert stored.sha256 == hashlib.sha256(objects.inner.read(stored.key, limit=stored.bytes)).hexdigest()
 
 
-def test_metrics_accumulate_and_snapshots_stay(objects: Watched) -> None:
+def test_metrics_are_a_live_handle_and_snapshots_stay(objects: Watched) -> None:
     batcher = filled(objects, ("abcd", bytes(100)), ("efgh", bytes(200)))
+    metrics = batcher.metrics
+    assert metrics == BatchMetrics()
     first = batcher.flush(1)
-    snapshot = batcher.metrics
+    snapshot = metrics.snapshot()
     batcher.add("x", bytes(50))
     second = batcher.flush(2)
     assert first is not None
     assert second is not None
     assert snapshot == BatchMetrics(1, 2, 324, first.bytes, 1)
-    assert batcher.metrics == BatchMetrics(2, 3, 324 + 59, first.bytes + second.bytes, 2)
+    assert metrics == BatchMetrics(2, 3, 324 + 59, first.bytes + second.bytes, 2)
+    assert batcher.metrics is metrics
 
 
 def test_compressible_state_shrinks(objects: Watched) -> None:

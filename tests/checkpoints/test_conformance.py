@@ -14,6 +14,7 @@ from holdfast.storage.objects import ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.subject import manifest
 from holdfast.testing.conformance.checkpoints.suite import Abilities, CheckpointStoreConformance
 from places import interrupt
+from servers.gcs import GcsServer
 from servers.s3 import S3Server
 
 
@@ -40,7 +41,7 @@ class TestLocal(CheckpointStoreConformance):
         (folder / "checkpoint_000003").mkdir()
         (folder / "checkpoint_000004").mkdir()
         (folder / "checkpoint_000004" / "state.bin.tmp").write_bytes(b"")
-        return 4  # two of them temporary files of the save: manifest and pointer
+        return 3
 
 
 class TestLocalObjectLayout(TestLocal):
@@ -54,7 +55,7 @@ class TestLocalObjectLayout(TestLocal):
 
     def plant_leftovers(self) -> int:
         interrupt(self.root, manifest(2), ObjectLayout())
-        return 2
+        return 1
 
 
 class TestMemory(CheckpointStoreConformance):
@@ -103,3 +104,22 @@ class TestS3(CheckpointStoreConformance):
             "team/pipeline/manifests/latest.json",
             "team/pipeline/manifests/manifest-000001.json",
         ]
+
+
+class TestGoogle(CheckpointStoreConformance):
+    layout = ObjectLayout()
+    abilities = Abilities(leftovers=False)
+
+    @pytest.fixture(autouse=True)
+    def place(self, google: GcsServer) -> None:
+        self.url = f"gs://{google.new_bucket()}/team/pipeline"
+        self.options = google.options
+
+    def open(self, **options: Any) -> CheckpointStore:
+        return open_store(self.url, options=self.options, **options)
+
+    def open_beside(self, **options: Any) -> CheckpointStore:
+        return open_store(f"{self.url}2", options=self.options, **options)
+
+    def open_objects(self) -> ObjectStore:
+        return open_objects(self.url, options=self.options)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,13 @@ def at_terminal(
     after: str = "",
     before_typing: Callable[[], object] = lambda: None,
     columns: int = 120,
+    command: Sequence[str] | None = None,
     **changes: str,
 ) -> Ran:
     """A process of its own at a pseudo-terminal, both streams in `out`; `keys` are typed once `after` has appeared."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    words = [*COMMAND, *(str(argument) for argument in arguments)]
+    words = [*(command or COMMAND), *(str(argument) for argument in arguments)]
 
     def take_terminal() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that ^C reaches the child

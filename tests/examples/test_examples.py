@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow.dataset
+import pytest
 from deltalake import DeltaTable
 
 from servers.postgres import PostgresServer
@@ -112,3 +114,11 @@ def test_late_readings_count_until_their_window_is_written(spark: SparkSession, 
         for row in written(tmp_path / "out")
     ]
     assert sorted(found) == [("09:00", -9, 20.25, 60, 4), ("09:10", 30, 30, 30, 1)]
+
+
+@pytest.mark.parametrize("name", ["cdc", "clicks", "revenue", "sensors", "tail"])
+def test_without_arguments_an_example_says_how_to_call_it(name: str) -> None:
+    done = subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: ")
+    assert "Spark" not in done.stderr

@@ -27,7 +27,7 @@ def test_turnover_live_and_rebuilt(tmp_path: Path) -> None:
         out = run(str(folder))
         assert [line.split()[1] for line in out.splitlines() if line.startswith("  version")] == ["1,", "2,"]
         assert "folded anew" in out
-        with open_projections(f"sqlite://{tmp_path}/a%20shop/shop.db", read_only=True) as store:
+        with open_projections(f"sqlite:///{tmp_path}/a%20shop/shop.db", read_only=True) as store:
             expected: Counter[str] = Counter()
             for event in store.read_all():
                 sale = event.json()

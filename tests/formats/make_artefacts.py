@@ -136,9 +136,9 @@ class CutShort(Exception):
 def indexes() -> None:
     with fixed_place() as place:
         for name, fill in (("index", fill_index), ("reset", cut_a_reset_short)):
-            fill(f"sqlite://{place}/sqlite-{name}/index.db")
+            fill(f"sqlite:///{place}/sqlite-{name}/index.db")
             pack(place / f"sqlite-{name}", f"index-sqlite-{name}.tar.gz")
-            fill(f"rocksdb://{place}/rocksdb-{name}")
+            fill(f"rocksdb:///{place}/rocksdb-{name}")
             # Its own log is for people, and has this machine's name in it.
             pack(place / f"rocksdb-{name}", f"index-rocksdb-{name}.tar.gz", without=lambda n: n.startswith("LOG"))
     redis_indexes()
@@ -231,7 +231,7 @@ def put_dump(dsn: str, name: str) -> None:
 
 def projections() -> None:
     with fixed_place() as place:
-        fill_projections(f"sqlite://{place}/sqlite/events.db", has_sql=True)
+        fill_projections(f"sqlite:///{place}/sqlite/events.db", has_sql=True)
         pack(place / "sqlite", "projections-sqlite.tar.gz")
         fill_projections(f"file://{place}/slatedb", has_sql=False)
         pack(place / "slatedb", "projections-slatedb.tar.gz")

@@ -47,7 +47,7 @@ def sink_on_disk(kind: str, folder: Path) -> Sink:
     if kind == "files":
         return FileSink(folder)
     if kind == "index":
-        return IndexSink(f"sqlite://{folder}/index.db", "id", delete="gone")
+        return IndexSink(f"sqlite:///{folder}/index.db", "id", delete="gone")
     return DeltaSink(folder) if kind == "delta" else DeltaSink(folder, "id", delete="gone")
 
 

@@ -130,7 +130,7 @@ def test_sources(run: Commands, tmp_path: Path, kind: str) -> None:
     urls = []
     for name in ("index", "reset"):
         folder = unpack(f"index-{kind}-{name}.tar.gz", tmp_path / name)
-        urls.append(f"sqlite://{folder}/index.db" if kind == "sqlite" else f"rocksdb://{folder}")
+        urls.append(f"sqlite:///{folder}/index.db" if kind == "sqlite" else f"rocksdb:///{folder}")
     index, half_emptied = urls
     run("sources", index)
     run("sources", half_emptied)
@@ -140,14 +140,14 @@ def test_sources(run: Commands, tmp_path: Path, kind: str) -> None:
     run("sources", "clear", index, "--results", "--yes")
     run("sources", index)
     run("sources", "clear", half_emptied, "--yes")
-    run("sources", f"{kind}://{tmp_path}/nothing")
+    run("sources", f"{kind}:///{tmp_path}/nothing")
     run.check(f"sources-{kind}")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "slatedb"])
 def test_projections(run: Commands, tmp_path: Path, kind: str) -> None:
     folder = unpack(f"projections-{kind}.tar.gz", tmp_path / "store")
-    store = f"sqlite://{folder}/events.db" if kind == "sqlite" else f"file://{folder}"
+    store = f"sqlite:///{folder}/events.db" if kind == "sqlite" else f"file://{folder}"
     turnover, net = f"{PROJECTIONS}:Turnover", f"{PROJECTIONS}:NetTurnover"
     run("projections", store)
     run("projections", "dead-letters", store, "turnover")

@@ -21,7 +21,7 @@ def place(kind: str, name: str, request: pytest.FixtureRequest) -> str:
     tmp_path: Path = request.getfixturevalue("tmp_path")
     if kind in ("sqlite", "rocksdb"):
         folder = unpack(f"index-{kind}-{name}.tar.gz", tmp_path / "index")
-        return f"sqlite://{folder}/index.db" if kind == "sqlite" else f"rocksdb://{folder}"
+        return f"sqlite:///{folder}/index.db" if kind == "sqlite" else f"rocksdb:///{folder}"
     index = "museum" if name == "index" else "museum-reset"
     if kind == "redis":
         url: str = request.getfixturevalue("valkey").url(index)

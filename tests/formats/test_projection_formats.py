@@ -26,7 +26,7 @@ WHEN = int(T0 * 1000)
 @pytest.fixture(params=["sqlite", "slatedb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     folder = unpack(f"projections-{request.param}.tar.gz", tmp_path / "store")
-    return f"sqlite://{folder}/events.db" if request.param == "sqlite" else f"file://{folder}"
+    return f"sqlite:///{folder}/events.db" if request.param == "sqlite" else f"file://{folder}"
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def on_disk(kind: str, folder: Path) -> Kept:
         return {row["id"]: row["name"] for row in DeltaTable(folder).to_pyarrow_table().to_pylist()}
 
     def in_index() -> Any:
-        with open_index(f"sqlite://{folder}/index.db", read_only=True) as index:
+        with open_index(f"sqlite:///{folder}/index.db", read_only=True) as index:
             found = [json.loads(value) for _, value in index.results.scan()]
         return {row["id"]: row["name"] for row in found}
 
@@ -118,6 +118,6 @@ def test_what_is_staged_can_be_rolled_back(kept: Kept, descriptor: Any) -> None:
 
 
 def test_a_start_that_does_not_know_it_sweeps_it(kept: Kept) -> None:
-    assert kept.open().recover(delivery(kept.kind, 1, 2), None).committed == 1
+    assert kept.open().recover(delivery(kept.kind, 2, 2), None).committed == 1
     assert kept.staged() == []
     assert kept.visible() == kept.expected(1)

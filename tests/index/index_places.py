@@ -35,12 +35,12 @@ PLACES = {
     ),
     "sqlite": Place(
         IndexAbilities(persistent=True, second_opening="refused"),
-        lambda request: f"sqlite://{_new_path(request)}/index.db",
+        lambda request: f"sqlite:///{_new_path(request)}/index.db",
         examples=30,
     ),
     "rocksdb": Place(
         IndexAbilities(persistent=True, second_opening="refused"),
-        lambda request: f"rocksdb://{_new_path(request)}",
+        lambda request: f"rocksdb:///{_new_path(request)}",
     ),
     "redis": Place(
         IndexAbilities(persistent=True, second_opening="fences"),

@@ -10,7 +10,17 @@ import pytest
 from index_places import PLACES
 
 from holdfast.errors import Invalid, OutcomeUnknown
-from holdfast.index import Applier, Index, PositionUnavailable, SourceCheckpoint, open_index, recover
+from holdfast.index import (
+    Applier,
+    Change,
+    Index,
+    PositionUnavailable,
+    Resume,
+    Source,
+    SourceCheckpoint,
+    open_index,
+    recover,
+)
 from holdfast.storage.kv.transaction import BufferedTransaction
 from holdfast.testing.conformance.index.subject import contents, fill
 
@@ -41,6 +51,47 @@ def test_change_and_checkpoint_together(index: Index) -> None:
     assert applier.apply("t", 0, b"zero", put(b"c"))
     assert contents(index) == {b"a": b"x", b"b": b"x", b"c": b"x"}
     assert index.checkpoints.read_all_checkpoints() == {"s": SourceCheckpoint(5), "t": SourceCheckpoint(0, b"zero")}
+
+
+def test_resume_gives_the_position_and_the_sequence(index: Index) -> None:
+    applier = Applier(index)
+    assert applier.resume("s") == Resume(None, None)
+    applier.apply("s", 7, b"seven", put(b"a"))
+    assert applier.resume("s") == Resume(b"seven", 7)
+    applier.apply("s", 8, None, put(b"a"))
+    assert applier.resume("s") == Resume(None, 8)
+    assert applier.resume("t") == Resume()
+
+
+class Letters:
+    """A source whose positions are indices into a text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.asked: list[tuple[bytes | None, int | None]] = []
+
+    def changes(self, resume_from: bytes | None, last_sequence: int | None) -> Iterator[Change]:
+        self.asked.append((resume_from, last_sequence))
+        for at in range(int(resume_from or b"0"), len(self.text)):
+            yield Change(at + 1, b"%d" % (at + 1), self.text[at])
+
+
+def test_source_is_followed_from_where_it_resumes(index: Index) -> None:
+    def spell(index: Index, letter: str) -> None:
+        if letter == "!":
+            raise Boom
+        index.results.put(b"word", (index.results.get(b"word") or b"") + letter.encode())
+
+    source: Source = (letters := Letters("ab!"))
+    with pytest.raises(Boom):
+        Applier(index).follow("s", source, spell)
+    letters.text = "abcd"
+    applier = Applier(index)
+    assert applier.follow("s", source, spell) == 2
+    assert applier.follow("s", source, spell) == 0
+    assert letters.asked == [(None, None), (b"2", 2), (b"4", 4)]
+    assert index.results.get(b"word") == b"abcd"
+    assert applier.skipped == {}
 
 
 def test_what_is_there_already_is_skipped_and_told_once(index: Index, caplog: pytest.LogCaptureFixture) -> None:

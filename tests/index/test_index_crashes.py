@@ -93,20 +93,20 @@ def test_killed_at_every_step(
 def test_killed_while_finishing_what_another_was_killed_at(tmp_path: Path, ring: CrashRing) -> None:
     """The opening that finishes a reset is killed at each of its steps, and the next one finishes it all the same."""
     before = tmp_path / "before"
-    events = ring.record(url=f"sqlite://{tmp_path}/record/index.db")
+    events = ring.record(url=f"sqlite:///{tmp_path}/record/index.db")
     at = next(number for number, event in enumerate(events) if event.name == "reset.clear") + 1
-    ring.kill_at(at, url=f"sqlite://{before}/index.db")
+    ring.kill_at(at, url=f"sqlite:///{before}/index.db")
     with CrashRing(f"{WORKS}:only_open") as opening:
         copy = tmp_path / "copy"
         shutil.copytree(before, copy)
-        events = opening.record(url=f"sqlite://{copy}/index.db")
+        events = opening.record(url=f"sqlite:///{copy}/index.db")
         assert events[-1].name == "reset.finish"
         assert len(events) >= 4
         for number in range(len(events)):
             shutil.rmtree(copy)
             shutil.copytree(before, copy)
-            assert opening.kill_at(number, url=f"sqlite://{copy}/index.db").killed
-            with open_index(f"sqlite://{copy}/index.db") as index:
+            assert opening.kill_at(number, url=f"sqlite:///{copy}/index.db").killed
+            with open_index(f"sqlite:///{copy}/index.db") as index:
                 assert snapshot(index) == ({}, {}, 3, [])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import holdfast
 from holdfast.errors import Conflict, Invalid
 from holdfast.index import open_index
+from holdfast.projections import open_projections
 
 
 def test_as_promised() -> None:
@@ -27,7 +30,7 @@ def test_as_promised() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "orders.db", "/data/orders.db", "mongodb://x", "sqlite:/x", None, 3, b"memory://", "memory://\0"]
+    "wrong", ["", ".", "mongodb://x", "sqlite:/x", "sqlite:x", "Redis:x", None, 3, b"memory://", "memory://\0", "a\0b"]
 )
 def test_addresses_that_are_refused(wrong: Any) -> None:
     with pytest.raises(Invalid) as caught:
@@ -35,11 +38,53 @@ def test_addresses_that_are_refused(wrong: Any) -> None:
     assert caught.value.next_step
 
 
-def test_secrets_are_not_repeated() -> None:
+@pytest.mark.parametrize("wrong", ["mysql://user:geheim@host/db?password=geheim", "redis:/me:geheim@host"])
+def test_secrets_are_not_repeated(wrong: str) -> None:
     with pytest.raises(Invalid) as caught:
-        open_index("mysql://user:geheim@host/db?password=geheim")
+        open_index(wrong)
     assert "geheim" not in str(caught.value)
-    assert "mysql" in str(caught.value)
+    assert wrong.partition(":")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///a/x.db", "a/x.db"),
+        ("sqlite:///./a/x%20y", "a/x y"),
+        ("a/x.db", "a/x.db"),
+        (Path("a", "x%20y"), "a/x%20y"),
+        ("rocksdb:///a/rocks", "a/rocks"),
+    ],
+)
+def test_a_relative_path_begins_where_the_process_runs(
+    url: str | Path, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_index(url) as index, index.session():
+        index.results.put(b"k", b"v")
+    assert (tmp_path / path).exists()
+    monkeypatch.chdir("/")
+    with open_index(index.address, read_only=True) as again:
+        assert again.results.get(b"k") == b"v"
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "rocksdb"])
+@pytest.mark.parametrize("opening", [open_index, open_projections])
+def test_three_slashes_never_begin_anew_where_they_led_to_a_store_before(
+    scheme: str, opening: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    opening(f"{scheme}:///{tmp_path}/x").close()
+    with pytest.raises(Invalid) as caught:
+        opening(f"{scheme}://{tmp_path}/x")
+    assert caught.value.code == "address.relative"
+    assert f"{scheme}:///{tmp_path}/x" in str(caught.value.next_step)
+    assert list((tmp_path / "here").iterdir()) == []
+    new = f"{scheme}:///{tmp_path}/here{tmp_path}/x"
+    assert new in str(caught.value.next_step)
+    opening(new).close()
+    opening(f"{scheme}://{tmp_path}/x").close()
 
 
 def test_memory_without_a_name_is_new_each_time() -> None:

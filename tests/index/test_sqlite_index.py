@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def index(path: Path) -> Iterator[Index]:
-    with open_index(f"sqlite://{path}") as index:
+    with open_index(f"sqlite:///{path}") as index:
         yield index
 
 
@@ -58,7 +58,7 @@ def test_every_new_name_is_synchronised(path: Path, monkeypatch: pytest.MonkeyPa
         synced.append(found + (" with the database" if path.exists() else ""))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    open_index(f"sqlite://{path}").close()
+    open_index(f"sqlite:///{path}").close()
     assert synced == [
         str(path.parents[3]),  # which has the lowest folder that was there: its maker may have died too early
         str(path.parents[2]),
@@ -70,11 +70,11 @@ def test_every_new_name_is_synchronised(path: Path, monkeypatch: pytest.MonkeyPa
 def test_addresses(tmp_path: Path) -> None:
     odd = tmp_path / "a b%20?#ü.db"
     quoted = str(tmp_path) + "/a%20b%2520%3F%23ü.db"
-    for url in (f"sqlite://{quoted}", f"sqlite:///{quoted}", f"SQLite://{quoted}"):
+    for url in (f"sqlite:///{quoted}", f"sqlite:////{quoted}", f"SQLite:///{quoted}", str(odd), odd):
         with open_index(url) as index:
             assert odd.exists()
-            assert index.address.startswith("sqlite:///")
-            with open_index(f"sqlite://{tmp_path}/other.db") as beside:
+            assert index.address.startswith("sqlite:////")
+            with open_index(f"sqlite:///{tmp_path}/other.db") as beside:
                 assert beside.address != index.address
 
 
@@ -99,7 +99,7 @@ def test_tables_as_they_are_documented(index: Index, path: Path) -> None:
 
 
 def other_process(path: Path, what: str) -> subprocess.CompletedProcess[str]:
-    program = f"from holdfast import open_index\nindex = open_index('sqlite://{path}')\n{what}"
+    program = f"from holdfast import open_index\nindex = open_index('sqlite:///{path}')\n{what}"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
@@ -117,17 +117,17 @@ def test_links_lead_to_the_same_lock(index: Index, path: Path, tmp_path: Path) -
     (tmp_path / "link.db").symlink_to(path)
     for other in (tmp_path / "link" / "index.db", tmp_path / "link.db", Path(f"{path.parent}/../folder/index.db")):
         with pytest.raises(Conflict) as caught:
-            open_index(f"sqlite://{other}")
+            open_index(f"sqlite:///{other}")
         assert caught.value.code == "index.in-use"
 
 
 def test_index_that_nobody_closed_is_let_go_with_its_last_reference(path: Path) -> None:
-    index = open_index(f"sqlite://{path}")
+    index = open_index(f"sqlite:///{path}")
     fill(index)
     index.begin()
     write_much(index)
     del index
-    with open_index(f"sqlite://{path}") as again:
+    with open_index(f"sqlite:///{path}") as again:
         assert len(contents(again)) == 3
 
 
@@ -136,9 +136,9 @@ def test_opening_that_fails_does_not_keep_the_lock(path: Path) -> None:
     path.write_bytes(b"not a database, and long enough to be looked at" * 100)
     for _ in range(2):
         with pytest.raises(Corrupt):
-            open_index(f"sqlite://{path}")
+            open_index(f"sqlite:///{path}")
     path.unlink()
-    open_index(f"sqlite://{path}").close()
+    open_index(f"sqlite:///{path}").close()
 
 
 # Forks.
@@ -165,10 +165,10 @@ else:
 
 def test_forked_child_that_ends_does_not_undo_the_parents_session(path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORKING, f"sqlite://{path}"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", FORKING, f"sqlite:///{path}"], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("committed\n", "")
-    with open_index(f"sqlite://{path}") as index:
+    with open_index(f"sqlite:///{path}") as index:
         assert len(contents(index)) == 5000
         assert writer_of(index).execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
@@ -218,7 +218,7 @@ def test_database_that_somebody_else_writes(index: Index, path: Path, monkeypatc
 
 def test_disk_that_fails_during_a_commit(path: Path) -> None:
     """A limit on the size of files makes the write to the log fail: what is there is not known until it is opened."""
-    index = open_index(f"sqlite://{path}")
+    index = open_index(f"sqlite:///{path}")
     fill(index)
     log = os.path.getsize(f"{path}-wal")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -233,18 +233,18 @@ def test_disk_that_fails_during_a_commit(path: Path) -> None:
             call()
         assert caught.value.code == "index.lost"
     index.close()
-    with open_index(f"sqlite://{path}") as index:
+    with open_index(f"sqlite:///{path}") as index:
         assert len(contents(index)) == len(index.checkpoints.read_all_checkpoints()) == 3
 
 
 def test_damaged_database(path: Path) -> None:
-    with open_index(f"sqlite://{path}") as index, index.session():
+    with open_index(f"sqlite:///{path}") as index, index.session():
         write_much(index)
     body = bytearray(path.read_bytes())
     for page in range(4096, len(body), 4096):
         body[page : page + 200] = b"\xee" * 200
     path.write_bytes(body)
-    with pytest.raises(Corrupt) as caught, open_index(f"sqlite://{path}") as index:
+    with pytest.raises(Corrupt) as caught, open_index(f"sqlite:///{path}") as index:
         contents(index)
     assert caught.value.next_step
     assert path.read_bytes() == body
@@ -258,18 +258,18 @@ def test_database_of_something_else_is_left_alone(path: Path) -> None:
     foreign.close()
     body = path.read_bytes()
     with pytest.raises(Invalid) as caught:
-        open_index(f"sqlite://{path}")
+        open_index(f"sqlite:///{path}")
     assert caught.value.code == "index.foreign"
     assert path.read_bytes() == body
 
 
 def test_tables_of_a_newer_release(path: Path) -> None:
-    with open_index(f"sqlite://{path}") as index:
+    with open_index(f"sqlite:///{path}") as index:
         fill(index)
         writer_of(index).execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
     body = path.read_bytes()
     with pytest.raises(Invalid, match="newer release"):
-        open_index(f"sqlite://{path}")
+        open_index(f"sqlite:///{path}")
     assert path.read_bytes() == body
 
 
@@ -279,11 +279,11 @@ def test_path_where_nothing_can_be(tmp_path: Path, kind: str) -> None:
     (tmp_path / "directory").mkdir()
     where = tmp_path / ("directory" if kind == "directory" else "file/index.db")
     with pytest.raises(Unavailable):
-        open_index(f"sqlite://{where}")
+        open_index(f"sqlite:///{where}")
 
 
 def test_scan_that_outlives_its_index(path: Path) -> None:
-    index = open_index(f"sqlite://{path}")
+    index = open_index(f"sqlite:///{path}")
     fill(index)
     scan = index.results.scan()
     next(scan)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import time
 
+import msgspec
 import pytest
 
 import holdfast
 from checkpoint_stores import fill, flip, sidecar_path, tree
+from holdfast.checkpoints.cleanup import Removal
+from holdfast.checkpoints.retention import Orphan
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.operations import clear_index
-from holdfast.operations.cleanup import plan_gc, plan_prune
+from holdfast.operations.cleanup import in_both, plan_gc, plan_prune
 from holdfast.operations.clear_index import plan_clear
 from holdfast.operations.plan import Plan, Table
 from holdfast.operations.projections import plan_rebuild, plan_reset, plan_retry
@@ -79,6 +82,22 @@ def test_nothing_to_remove_is_an_empty_plan(root):
 # Recovery
 
 
+def test_only_what_is_still_doomed_after_the_answer_goes():
+    def removal(number):
+        return Removal(number, f"m{number}", (f"s{number}",), 5)
+
+    plan = holdfast.open_store("memory://").plan_prune(1)
+    shown, now = (
+        msgspec.structs.replace(
+            plan, checkpoints=[removal(n) for n in doomed], orphans=[Orphan(k, 1, "") for k in keys]
+        )
+        for doomed, keys in (((1, 2), "ab"), ((2, 3), "bc"))
+    )
+    both = in_both(shown, now)
+    assert [item.checkpoint_id for item in both.checkpoints] == [2]
+    assert [item.key for item in both.orphans] == ["b"]
+
+
 def test_recovery_repairs_the_pointer(root):
     flip(sidecar_path(root, 3))
     found = examine(open_existing(str(root)))
@@ -124,7 +143,7 @@ def test_a_rebuild_that_waited_while_the_pipeline_went_on_is_refused(pipeline):
 
 @pytest.fixture
 def index(tmp_path) -> str:
-    address = f"sqlite://{tmp_path}/turnover.db"
+    address = f"sqlite:///{tmp_path}/turnover.db"
     with holdfast.open_index(address) as made, made.session():
         made.results.put(b"a", b"1")
         made.results.put(b"b", b"2")
@@ -192,7 +211,7 @@ class Doubled(Corrected):
 
 @pytest.fixture
 def shop(tmp_path) -> str:
-    address = f"sqlite://{tmp_path}/shop.db"
+    address = f"sqlite:///{tmp_path}/shop.db"
     with open_projections(address) as store:
         store.append("order-1", [NewEvent(kind) for kind in ("paid", "poison", "paid")])
         ProjectionRunner(store, on_error=OnError(then="dead-letter")).catch_up_persistent(Turnover())

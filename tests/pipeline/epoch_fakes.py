@@ -189,7 +189,6 @@ def epoch_facts(epoch: int, **fields: Any) -> EpochFacts:
         "watermark": None,
         "pipeline_hash": 77,
         "workdir": "/data/work",
-        "state_partitions": 2,
         "vnode_count": 2,
         "runtime": {"pipeline": "shop", "query_id": "q-1"},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from orders import (
 
 import holdfast
 from holdfast.testing.faults.crash import kill_at
+from servers.spark_cluster import spark_cluster
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -58,6 +60,28 @@ def test_executors_die_in_the_middle_of_an_epoch(provider: str, works: list[str]
         check_luck(root / "luck", revenue_by_epoch(orders))
     for work in works:
         check_nothing_is_left_over(root / work)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a worker disks of its own")
+def test_executors_that_do_not_share_the_workdir_are_refused_at_the_start(tmp_path: Path) -> None:
+    write_orders(tmp_path / "orders", make_orders(2))
+    root = tmp_path / "pipelines"
+    root.mkdir()
+    with spark_cluster() as cluster:
+        cluster.add_worker()
+        cluster.add_worker(hidden=[root])
+        ended = kill_at(
+            f"{HERE / 'works.py'}:on_disks_of_their_own",
+            NEVER,
+            timeout=200.0,
+            root=str(root),
+            orders=str(tmp_path / "orders"),
+            master=cluster.master,
+        )
+    [said] = ended.acknowledged
+    assert said.startswith("workdir.not-shared: The executor on ")
+    assert holdfast.open_store(root / "store").list_ids() == []
+    assert not list((root / "store" / "workdir").glob(".holdfast-probe-*"))
 
 
 def packed_on_executors(root: Path) -> bool:

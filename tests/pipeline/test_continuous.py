@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,11 @@ from workshop import remove
 
 import holdfast
 from holdfast.errors import Corrupt, Invalid
-from holdfast.index import SourceCheckpoint
+from holdfast.index import Index, SourceCheckpoint
+from holdfast.index.records import SCHEMA
+from holdfast.sinks import RowsRefused
 from holdfast.spark import ContinuousQuery
+from holdfast.storage.kv.rocksdb import RocksdbStore
 from pipeline.shop import Shop
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ class Place:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark, self.root = spark, root
         self.shop = Shop(root / "orders")
-        self.url = f"sqlite://{root}/totals.db"
+        self.url = f"sqlite:///{root}/totals.db"
 
     def run(self, **options: Any) -> ContinuousQuery:
         query = ContinuousQuery("totals", **{"index": self.url, "key": "shop", **options})
@@ -62,6 +66,33 @@ def test_results_and_positions_by_key_and_as_a_frame(place: Place) -> None:
     assert read.schema.simpleString() == place.frame.schema.simpleString()
     assert {row["shop"]: row["total"] for row in read.collect()} == place.expected(2)
     assert read.agg({"last": "max"}).first()[0].second == 11
+
+
+def test_decimals_are_read_exactly(place: Place) -> None:
+    place.shop.sell(1)
+    query = ContinuousQuery("prices", index=f"{place.root}/prices.db", key="amount")
+    orders = query.source("orders", place.shop.orders(place.spark))
+    exact = "amount + cast('0.12345678901234567890' AS decimal(38,20)) AS price"
+    query.run(orders.selectExpr("amount", exact), output_mode="append", trigger=ONCE)
+    assert query.get(amount=7) == {"amount": 7, "price": Decimal("7.12345678901234567890")}
+    assert {row["price"] - row["amount"] for row in query.scan()} == {Decimal("0.12345678901234567890")}
+
+
+def test_an_epoch_that_is_too_large_for_the_index_is_planned_anew_with_less(place: Place) -> None:
+    """As the refusal says: with a smaller limit for an epoch, and without the workdir, which has the large one."""
+    with Index(RocksdbStore(f"{place.root}/rocks", SCHEMA, limit=6000)) as index:
+        for files, minutes in ((1, 1), (2, 2), (2, 0), (1, 0)):
+            place.shop.sell(minutes)
+            query = ContinuousQuery("all", index=index, key="at", checkpoints=place.root / "checkpoints")
+            orders = query.source("orders", place.shop.orders(place.spark, files_per_trigger=files))
+            if files == 2:
+                with pytest.raises(RowsRefused, match="commits at most"):
+                    query.run(orders, output_mode="append", trigger=ONCE)
+                assert len(list(index.results.scan())) == 12
+                shutil.rmtree(query.pipeline.workdir.home)
+            else:
+                query.run(orders, output_mode="append", trigger=ONCE)
+        assert len(list(index.results.scan())) == 36
 
 
 def test_it_resumes_with_and_without_sparks_directory(place: Place) -> None:
@@ -116,6 +147,23 @@ def test_without_its_checkpoints_it_stops_or_starts_over_as_told(place: Place) -
     query = place.run(recovery="reset")
     assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(3)
     assert query.positions()["orders"].sequence == 3
+
+
+def test_with_every_checkpoint_damaged_it_starts_over_as_told(place: Place) -> None:
+    for _ in range(2):
+        place.shop.sell(1)
+        place.run()
+    checkpoints = place.root / "totals.db.checkpoints"
+    for damaged in checkpoints.rglob("manifest.json"):
+        damaged.write_bytes(damaged.read_bytes()[:-9])
+    remove(checkpoints / "workdir")
+    place.shop.sell(1)
+    with pytest.raises(Corrupt) as stopped:
+        place.run()
+    assert stopped.value.code == "recovery.nothing-left"
+    for _ in range(2):
+        query = place.run(recovery="reset")
+        assert {row["shop"]: row["total"] for row in query.scan()} == place.expected(3)
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ LOST = ("lottery-staged", "lottery-committed")
 @pytest.fixture
 def addresses(tmp_path: Path, valkey: ValkeyServer, pg_server: PostgresServer) -> dict[str, str]:
     return {
-        "sqlite": f"sqlite://{tmp_path}/indexes/index.db",
-        "rocksdb": f"rocksdb://{tmp_path}/indexes/rocks",
+        "sqlite": f"sqlite:///{tmp_path}/indexes/index.db",
+        "rocksdb": f"rocksdb:///{tmp_path}/indexes/rocks",
         "redis": valkey.url(),
         "postgres": f"{pg_server.new_database()}&index=matrix",
     }

@@ -41,10 +41,9 @@ def test_every_field() -> None:
         tables={"customers": ConnectorCheckpoint({"version": "9"}, 8)},
         ranges={"orders": [InFlightRecord(7, "e30=")]},
         watermark=1234,
-        state_partitions=3,
         vnode_count=3,
     )
-    found, chunks = made(facts=facts)
+    found, chunks = made(facts=facts, snapshot=Snapshot([], [], partition_versions=[7, 7, 7]))
     assert chunks == []
     assert (found.version, found.checkpoint_id, found.epoch, found.timestamp_ms) == (1, 12, 8, 1_760_000_000_500)
     assert found.source_offsets == facts.sources
@@ -61,8 +60,19 @@ def test_every_field() -> None:
     assert [issue for issue in found.validate() if issue.is_fatal] == []
 
 
+@pytest.mark.parametrize(
+    ("sources", "watermark", "expected"),
+    [(["orders"], 1234, {"orders": 1234}), (["orders"], None, {}), (["orders", "clicks"], 1234, {})],
+)
+def test_the_watermark_of_a_source_is_known_if_it_is_the_only_one(
+    sources: list[str], watermark: int | None, expected: dict[str, int]
+) -> None:
+    facts = epoch_facts(8, sources={name: ConnectorCheckpoint({"0": "5"}, 8) for name in sources}, watermark=watermark)
+    assert made(facts=facts)[0].source_watermarks == expected
+
+
 def test_a_stateless_query_has_no_partitions() -> None:
-    found, _ = made(facts=epoch_facts(1, state_partitions=0))
+    found, _ = made(facts=epoch_facts(1))
     assert (found.wal_position, found.per_core_wal_positions) == (0, [])
 
 

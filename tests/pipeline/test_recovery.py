@@ -41,7 +41,7 @@ def captured(place: StoreUnderTest, made: HandMade, batches: int, **fields: Any)
         made.plan(batch)
         state.plan(batch)
         taken = snapshotter.snapshot(batch, batch + 1)
-        own = HoldfastSection(batches=taken.batches, inherited=taken.inherited)
+        own = HoldfastSection(batches=taken.batches, inherited=taken.inherited, live=taken.live)
         found = manifest(batch + 1, wal_position=batch, holdfast=own, **fields)
         store.save(found)
         snapshotter.confirm(taken)
@@ -80,6 +80,25 @@ def test_a_workdir_that_spark_stumbled_over(memory: MemoryPlace, made: HandMade)
     captured(memory, made, 2)
     made.workdir.mark_suspect("Unexpected end-of-input")
     assert observe(memory.open(), made.workdir).workdir.suspect_reason == "Unexpected end-of-input"
+
+
+def test_a_suspicion_that_spark_has_outlived_is_none(memory: MemoryPlace, made: HandMade) -> None:
+    """A crash may come before the note is removed."""
+    captured(memory, made, 2)
+    made.workdir.mark_suspect("Unexpected end-of-input")
+    made.commit(1)
+    assert observe(memory.open(), made.workdir).workdir.suspect_reason is None
+    made.workdir.mark_suspect("again")
+    assert observe(memory.open(), made.workdir).workdir.suspect_reason == "again"
+    made.workdir.clear_suspicion()
+    made.workdir.clear_suspicion()
+    assert observe(memory.open(), made.workdir).workdir.suspect_reason is None
+
+
+def test_a_suspicion_as_the_first_release_noted_it(memory: MemoryPlace, made: HandMade) -> None:
+    captured(memory, made, 2)
+    (made.root / ".holdfast-suspect").write_text("Unexpected {end-of-input}")
+    assert observe(memory.open(), made.workdir).workdir.suspect_reason == "Unexpected {end-of-input}"
 
 
 def test_a_stranger_in_the_workdir(memory: MemoryPlace, made: HandMade) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from orders import BEGIN, INDEX_NAMED, LATE_AFTER, SCHEMA
 
 from holdfast.base.steps import observe
+from holdfast.errors import HoldfastError
 from holdfast.pipeline.workdir import pack
 from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, watch
@@ -50,7 +51,7 @@ class Session:
 
     def __init__(self, root: Path, provider: str, *, master: str = "local[2]", **settings: str) -> None:
         os.environ["JDK_JAVA_OPTIONS"] = QUICK_START  # for the JVM that finds out the command line, too
-        if master.startswith("local-cluster"):
+        if not master.startswith("local["):
             import pyspark
 
             settings["spark.executor.extraJavaOptions"] = java_options()
@@ -166,6 +167,18 @@ def on_a_cluster(
         when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())}"))
         pipeline, frame = PIPELINES[work](opened.spark, work, Path(root) / work, orders)
         pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
+    opened.end()
+
+
+def on_disks_of_their_own(acknowledge: Acknowledge, root: str, orders: str, master: str) -> None:
+    """A pipeline whose executors see another directory where the driver has the workdir."""
+    opened = Session(Path(root), "hdfs", master=master)
+    pipeline, frame = PIPELINES["revenue"](opened.spark, "orders", Path(root), orders)
+    try:
+        pipeline.run(frame, output_mode="update", trigger={"availableNow": True}, restarts=0)
+        acknowledge("ran to its end")
+    except HoldfastError as error:
+        acknowledge(f"{error.code}: {error.message}")
     opened.end()
 
 

@@ -32,7 +32,7 @@ PLACES = {
     ),
     "sqlite": Place(
         ProjectionAbilities(persistent=True, second_opening="shares", sql=True),
-        lambda request: f"sqlite://{_new_path(request)}/store.db",
+        lambda request: f"sqlite:///{_new_path(request)}/store.db",
     ),
     "postgres": Place(
         ProjectionAbilities(persistent=True, second_opening="fences", sql=True),
@@ -40,7 +40,7 @@ PLACES = {
     ),
     "rocksdb": Place(
         ProjectionAbilities(persistent=True, second_opening="refused", sql=False),
-        lambda request: f"rocksdb://{_new_path(request)}",
+        lambda request: f"rocksdb:///{_new_path(request)}",
     ),
     "redis": Place(
         ProjectionAbilities(persistent=True, second_opening="fences", sql=False),

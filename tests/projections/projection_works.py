@@ -22,8 +22,8 @@ from holdfast.projections import (
     rebuild,
 )
 from holdfast.projections.view import has_sql
-from holdfast.testing.conformance.projections.runner import Tables, rows_of
 from holdfast.testing.conformance.projections.subject import Turnover, contents, fresh_fold, paid
+from holdfast.testing.conformance.projections.views import Tables, rows_of
 from holdfast.testing.faults.crash import Acknowledge
 
 Milestone = Callable[[ProjectionStore], object]

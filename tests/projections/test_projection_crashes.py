@@ -57,13 +57,13 @@ def ring() -> Iterator[CrashRing]:
 
 def test_killed_at_every_step_on_sqlite(folder: str, ring: CrashRing) -> None:
     """At the beginning and the end of every commit, between which nothing changes, and once at each other step."""
-    events = ring.record(url=f"sqlite://{folder}/recorded/p.db")
+    events = ring.record(url=f"sqlite:///{folder}/recorded/p.db")
     assert {event.name for event in events} >= STEPS | {"sqlite.create", "sqlite.commit", "rebuild.drop"}
     first = {event: at for at, event in reversed(list(enumerate(events)))}
     for at, event in enumerate(events):
         if first[event] != at and event.name != "sqlite.commit":
             continue
-        url = f"sqlite://{folder}/{at}/p.db"
+        url = f"sqlite:///{folder}/{at}/p.db"
         run = ring.kill_at(at, url=url)
         assert (run.killed, run.event) == (True, event)
         with open_at(url, later=60) as store:

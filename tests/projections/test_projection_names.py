@@ -21,7 +21,7 @@ NAMES = st.text("/%25F_xab\0é😀", min_size=1, max_size=12)
 
 
 def test_as_promised(tmp_path: Path) -> None:
-    s = open_projections(f"sqlite://{tmp_path}/data/p.db")
+    s = open_projections(f"sqlite:///{tmp_path}/data/p.db")
     previous = s.load_projection_checkpoint("turnover")
     s.save_projection_checkpoint("turnover", GlobalProjectionCheckpoint({"order-1": 7}))
     previous, current = s.load_projection_checkpoint("turnover"), s.load_projection_checkpoint("turnover")
@@ -74,7 +74,7 @@ def test_the_end_of_a_prefix(prefix: bytes, key: bytes) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "p.db", "/data/p.db", "sqlite://p.db", "sqlite:///", "sqlite:///a?mode=ro", "sqlite:///a%00b", "sqlite:///a\0b",
+    ["", ".", "/tmp", "sqlite:p.db", "sqlite://p.db", "sqlite:///", "sqlite:///a?mode=ro", "sqlite:///a%00b", "sqlite:///a\0b",
      "s3://bucket", "s3:///path", "s3://bucket/path?x=1", "ftp://host/x", "redis://", None, b"memory://"],
 )  # fmt: skip
 def test_bad_addresses(url: Any) -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
+
 import psycopg
 import pytest
 
 from holdfast.errors import Fenced, Invalid
-from holdfast.projections import Event, Projection, ProjectionRunner, View, open_projections
-from holdfast.testing.conformance.projections.runner import Tables, rows_of
+from holdfast.projections import (
+    Event,
+    OnError,
+    Projection,
+    ProjectionRunner,
+    ProjectionWorker,
+    View,
+    open_projections,
+)
 from holdfast.testing.conformance.projections.subject import paid
+from holdfast.testing.conformance.projections.views import Tables, rows_of
 from servers.postgres import PostgresServer
 
 
@@ -115,3 +125,73 @@ def test_several_statements_in_one_are_refused(dsn: str, ending: str) -> None:
                 runner.catch_up_persistent(Several())
         assert tables_in(dsn) == []
         store.append("a", [paid(2)])
+
+
+def test_a_view_of_somebody_else_stays_and_holds_nothing_up(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It would go with a CASCADE. The table under it is left to its owner, and the projection goes on."""
+    with open_projections(f"{dsn}&store=one") as store:
+        store.append("a", [paid(1)])
+        runner = ProjectionRunner(store)
+        runner.catch_up_persistent(Tables(store))
+        [live] = tables_in(dsn)
+        with psycopg.connect(dsn) as connection:
+            connection.execute(f'CREATE MATERIALIZED VIEW report AS SELECT * FROM "{live}"')
+        runner.rebuild(Tables(store))
+        assert live in tables_in(dsn)
+        assert any(f'"{live}" of an old read model stays' in record.getMessage() for record in caplog.records)
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("SELECT cents FROM report").fetchall() == [(1,)]
+        caplog.clear()
+        store.append("a", [paid(2)])
+        assert runner.catch_up_persistent(Tables(store)).handled == 1
+        assert caplog.text == ""
+
+
+def test_materialized_views_go_with_their_build(dsn: str) -> None:
+    class Materialized(Tables):
+        def handle(self, event: Event, view: View) -> None:
+            super().handle(event, view)
+            table, materialized, top = view.table("by stream"), view.table("kept"), view.table("top")
+            view.execute(f"CREATE MATERIALIZED VIEW IF NOT EXISTS {materialized} AS SELECT * FROM {table}")
+            view.execute(f"CREATE OR REPLACE VIEW {top} AS SELECT * FROM {materialized}")
+
+    with open_projections(f"{dsn}&store=one") as store:
+        store.append("a", [paid(1)])
+        runner = ProjectionRunner(store)
+        runner.catch_up_persistent(Materialized(store))
+        runner.rebuild(Materialized(store))
+        assert len(tables_in(dsn)) == 1
+        assert sorted(kind for kind, _ in store.kv.views(store.kv.table_prefix)) == ["MATERIALIZED VIEW", "VIEW"]
+        runner.reset("tables")
+        assert tables_in(dsn) == store.kv.views(store.kv.table_prefix) == []
+
+
+def test_a_right_that_was_revoked_is_no_events_fault(pg_server: PostgresServer, dsn: str) -> None:
+    """Each event would fail: all of them would end as dead letters, and the cursors beyond them."""
+    role = f"reader_{uuid.uuid4().hex[:8]}"
+    database = dsn.partition("?")[0].rpartition("/")[2]
+    with psycopg.connect(dsn) as owner:
+        owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'; GRANT CREATE ON DATABASE {database} TO {role}")
+        owner.execute(f"GRANT CREATE, USAGE ON SCHEMA public TO {role}")
+    url = pg_server.dsn(database, user=role, password="secret")
+    with open_projections(f"{url}&store=one") as store:
+        store.append("a", [paid(1)])
+        runner = ProjectionRunner(store, on_error=OnError(then="dead-letter"))
+        runner.catch_up_persistent(Tables(store))
+        [table] = tables_in(dsn)
+        with psycopg.connect(dsn) as owner:
+            owner.execute(f'ALTER TABLE "{table}" OWNER TO CURRENT_USER; GRANT SELECT ON "{table}" TO {role}')
+        store.append("a", [paid(2), paid(3)])
+        with pytest.raises(Invalid) as caught:
+            runner.catch_up_persistent(Tables(store))
+        assert caught.value.code == "store.denied"
+        assert (store.dead_letters("tables"), store.lag("tables").events) == ([], 2)
+        worker = ProjectionWorker(runner, [Tables(store)])
+        worker.turn()
+        assert worker.health().projections["tables"].state == "retrying"
+        with psycopg.connect(dsn) as owner:
+            owner.execute(f'GRANT INSERT, UPDATE ON "{table}" TO {role}')
+        worker.resume("tables")
+        worker.turn()
+        assert rows_of(store) == {"a": (6, 3)}
+        assert store.dead_letters("tables") == []

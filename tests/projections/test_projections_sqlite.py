@@ -33,7 +33,7 @@ from holdfast.testing.conformance.projections.subject import Turnover, contents,
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite://{tmp_path}/new/dirs/p.db"
+    return f"sqlite:///{tmp_path}/new/dirs/p.db"
 
 
 def run(program: str, url: str) -> subprocess.Popen[str]:
@@ -168,7 +168,7 @@ def test_other_peoples_databases(tmp_path: Path) -> None:
     other.close()
     before = path.read_bytes()
     with pytest.raises(Invalid) as caught:
-        open_projections(f"sqlite://{path}")
+        open_projections(f"sqlite:///{path}")
     assert caught.value.code == "store.foreign"
     assert path.read_bytes() == before
 
@@ -187,10 +187,10 @@ def test_what_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "p.db"
     path.write_bytes(b"nonsense" * 1000)
     with pytest.raises(Corrupt):
-        open_projections(f"sqlite://{path}")
+        open_projections(f"sqlite:///{path}")
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Unavailable):
-        open_projections(f"sqlite://{tmp_path}/file/p.db")
+        open_projections(f"sqlite:///{tmp_path}/file/p.db")
 
 
 def test_a_forked_child_leaves_the_parents_store_alone(url: str) -> None:
@@ -305,7 +305,7 @@ def test_interrupted_while_it_waits_for_the_write_lock(url: str) -> None:
         import os, signal, sqlite3, threading
         store = open_projections(url)
         store.append("a", [paid(1)])
-        other = sqlite3.connect(url.removeprefix("sqlite://"), isolation_level=None, check_same_thread=False)
+        other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
         other.execute("BEGIN IMMEDIATE")
         begun = threading.Event()
         class Writer:

@@ -101,7 +101,7 @@ def expected_keys(store: CheckpointStore) -> set[str]:
         assert found is not None
         keys |= {batch.key for batch in found.own.batches}
         keys |= {found.own.sidecar.key} if found.own.sidecar else set()
-    keys |= {layout.pointer_key} if store.latest_pointer() else set()
+    keys |= {layout.pointer_key} if store.objects.info(layout.pointer_key) else set()  # a power cut may tear it
     return keys | {info.key for info in store.objects.list("lease/")}
 
 

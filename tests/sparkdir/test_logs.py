@@ -59,7 +59,11 @@ def test_a_newline_at_the_end() -> None:
 COMMITS = [
     ("v1", '{"nextBatchWatermarkMs":12}', CommittedBatch(1, 12)),
     ("v1", "{}", CommittedBatch(1, 0)),
-    ("v2", '{"nextBatchWatermarkMs":-1,"stateUniqueIds":{"0":[[["a"]]]}}', CommittedBatch(2, -1)),
+    (
+        "v2",
+        '{"nextBatchWatermarkMs":-1,"stateUniqueIds":{"0":[["a"],["b"]]}}',
+        CommittedBatch(2, -1, {"0": (("a",), ("b",))}),
+    ),
     ("v3", '{"nextBatchWatermarkMs":5,"sinkMetadata":{"s":{}}}', CommittedBatch(3, 5)),
 ]
 

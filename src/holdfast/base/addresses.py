@@ -1,13 +1,14 @@
-"""Every address is parsed here: what is local, and which path it means.
+"""The parser of addresses: local or remote, and the path that a local address means.
 
 | form | means |
 |---|---|
 | `path`, `/path`, `~/path` | a path; a relative one starts from where the process runs now |
 | `file:///path`, `file://localhost/path`, `file:/path` (as Spark writes it) | an absolute path, percent-encoded |
-| `sqlite:///path`, `rocksdb:///path` | a key-value store at an absolute path, percent-encoded (`kv_path`) |
+| `sqlite:///path`, `rocksdb:///path` | a key-value store at a relative path, percent-encoded, as SQLAlchemy has it |
+| `sqlite:////path`, `rocksdb:////path` | a key-value store at an absolute path |
 | `scheme://...` | a service |
 
-Schemes are taken in any case. Nothing here looks at a disk.
+Schemes are case-insensitive. Nothing here touches a disk, except that `kv_path` looks whether a file exists.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from holdfast.errors import Invalid
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 """Object storage."""
 
+_KV_SCHEMES = ("sqlite", "rocksdb", "redis", "rediss", "valkey", "valkeys", "postgresql", "postgres", "memory", "file")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two letters at least: C:/ is a drive
 _UNFIT_FOR_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME = 200
@@ -36,15 +38,14 @@ def scheme_of(address: str) -> str:
 
 
 def is_local(address: str | os.PathLike[str]) -> bool:
-    """Whether it is a path or a `file:` address."""
+    """True for a path and for a `file:` address."""
     return scheme_of(os.fspath(address)) == "file"
 
 
 def local_path(address: str | os.PathLike[str], *, code: str | None = None) -> str:
     """The absolute path that a local address means; `Invalid` for every other address.
 
-    `code` is the code of that error; without it, `address.host` for an address that names a host, else
-    `address.refused`.
+    The error has the code `code`; by default `address.host` if the address names a host, else `address.refused`.
     """
     given = os.fspath(address)
     if not given or "\0" in given:
@@ -71,20 +72,78 @@ def local_path(address: str | os.PathLike[str], *, code: str | None = None) -> s
 
 
 def kv_path(address: str, *, code: str | None = None) -> str:
-    """The absolute path in `sqlite:///path`, `rocksdb:///path` or `file:///path`; `sqlite:////path` is the same."""
+    """The absolute path of a key-value store on disk; `file:///path` has three slashes and is absolute.
+
+    `Invalid` if nothing is at a relative path, but something is at the absolute path of the same spelling. Before three
+    slashes meant a relative path they meant that one, and a new, empty store must not silently take its place.
+    """
     scheme, _, path = address.partition("://")
-    if not path.strip("/"):
-        path = ""  # the root of the file system is no store
-    return _decoded(path, address, scheme.lower(), code)
+    scheme = scheme.lower()
+    if scheme == "file":
+        return _decoded(path if path.strip("/") else "", address, scheme, code)
+    if not path.startswith("/") or not path.strip("/") or "?" in path or "#" in path:
+        name = path.strip("/") or "directory/name"
+        raise _refused(
+            f"{address} is not the address of a file or directory.",
+            address,
+            f"write {scheme}:///{name} for a path from where the process runs, or {scheme}:////{name} for an absolute "
+            "path, both without options; %3F and %23 stand for ? and # in a name",
+            code,
+        )
+    absolute = _decoded(path, address, scheme, code)
+    if path.startswith("//"):
+        return absolute
+    relative = os.path.abspath(absolute[1:])
+    if not os.path.lexists(relative) and os.path.lexists(absolute):
+        raise Invalid(
+            f"{address} means {relative}, where nothing is; but {absolute} exists, which it meant in earlier releases.",
+            code=code or "address.relative",
+            about=address,
+            unchanged="everything",
+            next_step=f"write {kv_address(scheme, absolute)} for {absolute}, or {kv_address(scheme, relative)} for a "
+            "new one",
+        )
+    return relative
 
 
 def kv_address(scheme: str, path: str) -> str:
-    """The address of a key-value store at an absolute path, which `kv_path` reads back; any file name can be in it."""
-    return f"{scheme}://{urllib.parse.quote(os.fsencode(path))}"
+    """The address of a key-value store at an absolute path. The inverse of `kv_path`; escapes any file name."""
+    return f"{scheme}:{'//' if scheme == 'file' else '///'}{urllib.parse.quote(os.fsencode(path))}"
+
+
+def kv_absolute(address: str | os.PathLike[str], *, code: str | None = None) -> str:
+    """The address of a key-value store, the same in every process: a relative path becomes an absolute one.
+
+    A plain path is that of a SQLite file.
+    """
+    given = os.fspath(address)
+    scheme, separator, _ = given.partition("://")
+    scheme = scheme.lower()
+    if separator and scheme in ("sqlite", "rocksdb"):
+        return kv_address(scheme, kv_path(given, code=code))
+    if separator and _SCHEME.match(given):
+        return given
+    if _SCHEME.match(given) or given.partition(":")[0].lower() in (*_KV_SCHEMES, *CLOUD_SCHEMES):
+        name = given.partition(":")[0]  # the rest is not shown: it may hold a password
+        raise _refused(
+            f"{name}:... is neither a path nor an address, which has two slashes after the colon.",
+            f"{name}:...",
+            f"write {name.lower()}://..., or ./{name}:... if that is the path",
+            code,
+        )
+    path = local_path(given, code=code)
+    if os.path.isdir(path) or given.endswith("/"):
+        raise _refused(
+            f"{path} is a directory; a plain path is that of a SQLite file.",
+            path,
+            f"write the path of a file, or {kv_address('rocksdb', path)} or {kv_address('file', path)} (SlateDB)",
+            code,
+        )
+    return kv_address("sqlite", path)
 
 
 def without_secrets(address: str) -> str:
-    """The address as it may be shown: without user, password, query and fragment. A path is left as it is."""
+    """The address without user, password, query and fragment, safe to show. A path is returned as it is."""
     scheme, separator, rest = address.partition("://")
     if not separator or not _SCHEME.match(address):
         return address
@@ -94,9 +153,9 @@ def without_secrets(address: str) -> str:
 
 
 def state_home(kind: str, name: str) -> Path:
-    """Where this user's machine keeps state of one kind, such as `workdirs`, under a name. Nothing is made there.
+    """The local directory for one user's state of a kind, such as `workdirs`, under a name. Does not create it.
 
-    Characters that do not belong in file names become `-`, so that two names can mean the same path.
+    Characters that do not belong in file names become `-`, so two names can map to the same path.
     """
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(home) / "holdfast" / kind / _UNFIT_FOR_NAMES.sub("-", name)[:_MAX_NAME]

@@ -1,7 +1,6 @@
-"""Checks of what callers pass in, before anything is tried. Each failure is `Invalid`, names the argument, and changes
-nothing.
+"""Checks of arguments, made before anything is tried. A check that fails raises `Invalid` with the argument's name.
 
-The limits of keys and values are the same on every backend, so that a store can move from one to another.
+The limits of keys and values are the same on every backend, so a store can move from one backend to another.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ BUFFERS = (bytes, bytearray, memoryview)
 
 
 def check_text(what: str, text: Any, most: int = MAX_TEXT_BYTES, *, nul: bool = True) -> bytes:
-    """A text that is not empty, as UTF-8 of at most that many bytes; with `nul`, NUL characters may be in it."""
+    """A text that is not empty, as UTF-8 of at most `most` bytes; with `nul`, it may contain NUL characters."""
     if not isinstance(text, str):
         raise refused(what, f"text is needed, not {type_name(text)}")
     try:
@@ -59,7 +58,7 @@ def check_value(value: Any) -> bytes:
 
 
 def check_number(what: str, value: Any, least: int = 0, most: int = MAX_U64) -> int:
-    """A whole number; True and False are none."""
+    """A whole number; True and False are refused."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         # Python refuses to print a number of many thousand digits.
         shown = repr(value) if not isinstance(value, int) or value.bit_length() <= 128 else "one of more than 128 bits"
@@ -68,12 +67,12 @@ def check_number(what: str, value: Any, least: int = 0, most: int = MAX_U64) -> 
 
 
 def check_count(what: str, value: Any, most: int = 2**63) -> int:
-    """How many of something, at least one."""
+    """A count of at least one."""
     return check_number(what, value, 1, most)
 
 
 def check_seconds(what: str, value: Any) -> float:
-    """A time span; infinity is one."""
+    """A time span in seconds; infinity is allowed."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise refused(what, f"it must be a number of seconds, 0 or more, not {value!r}")
     return float(value)
@@ -85,5 +84,5 @@ def refused(what: str, why: str) -> Invalid:
 
 
 def type_name(value: object) -> str:
-    """What the caller passed instead, for a message."""
+    """The type of a refused argument, for a message."""
     return "None" if value is None else type(value).__name__

@@ -1,8 +1,7 @@
-"""What a forked child inherits and must forget.
+"""A registry of open resources that a forked child must drop without closing.
 
-The child has copies of its parent's connections, locks, threads' buffers. Anything it did with them, closing included,
-would be done to the parent's. So everything that is open registers here how to forget it, and one hook runs in each
-child that is forked.
+The child has copies of its parent's connections, locks and threads' buffers. Using them, even closing them, would
+affect the parent's. So every open resource registers here how to forget it, and one hook runs in each forked child.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from holdfast.errors import Invalid
 
 class Inherited(Protocol):
     def forget_in_child(self) -> None:
-        """Called in a child that was forked: have nothing open any more, and do nothing to what the parent has."""
+        """Called in a forked child: drop every open resource without touching the parent's."""
 
 
 _Function = TypeVar("_Function", bound=Callable[[], object])
@@ -27,28 +26,28 @@ _functions: list[Callable[[], object]] = []
 
 
 def opened(thing: Inherited) -> None:
-    """From now on a child forgets it. Held weakly."""
+    """Register a resource: each child forked from now on forgets it. Held weakly."""
     _open.add(thing)
 
 
 def closed(thing: Inherited) -> None:
-    """A child has nothing to forget any more. Fine for what was never opened."""
+    """Unregister a resource. Does nothing for one that was never registered."""
     _open.discard(thing)
 
 
 def in_child(function: _Function) -> _Function:
-    """Decorator: call a function of a module in each child, before anything that is open forgets itself."""
+    """Decorator: call this module-level function in each forked child, before the open resources are forgotten."""
     _functions.append(function)
     return function
 
 
 def leak(thing: object) -> None:
-    """Keep something for as long as the process lives: not even the end of the interpreter closes it."""
+    """Keep an object for as long as the process lives: not even the interpreter's shutdown closes it."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def closed_or_forked(address: str, kind: str = "index") -> Invalid:
-    """The error for using what is closed, or what only the parent has open. `kind`: an index or a store."""
+    """The error for using an index or a store (`kind`) that is closed, or that only the parent process has open."""
     return Invalid(
         f"{address} is closed, or was opened by the process that forked this one.",
         code=f"{kind}.closed",

@@ -1,4 +1,4 @@
-"""Everything that Holdfast asks of Spark's JVM, and nothing else in the project does.
+"""Everything that Holdfast asks of Spark's JVM; no other module talks to it.
 
 A Spark Connect session has no JVM and no SparkContext in its process. Each function here says what Spark Connect offers
 instead, so that support for it can be added in this file.
@@ -6,15 +6,18 @@ instead, so that support for it can be added in this file.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 T = TypeVar("T")
 R = TypeVar("R")
+_SCHEDULER = "org.apache.spark.scheduler.DAGScheduler"
 
 
 def is_in_driver(frame: DataFrame) -> bool:
@@ -29,6 +32,28 @@ def analysed_plan(frame: DataFrame) -> Any:
     be read from the text, or from the unresolved plan that the client itself holds.
     """
     return frame._jdf.queryExecution().analyzed()
+
+
+def optimised_plan(frame: DataFrame) -> Any:
+    """The plan of a streaming frame after Spark's optimiser, a Java object, as every batch of it is planned.
+
+    Spark itself does that only for a query that has been started. Runs no job of its own.
+    Spark Connect: `DataFrame.explain(extended=True)` prints it for streams as well.
+    """
+    optimiser = frame.sparkSession._jsparkSession.sessionState().optimizer()
+    return optimiser.execute(analysed_plan(frame).clone())
+
+
+def session_settings(spark: SparkSession, names: Sequence[str]) -> dict[str, str]:
+    """The session's values of these settings, Spark's defaults included; without those that this Spark does not know.
+
+    Spark Connect: the same.
+    """
+    found = {}
+    for name in names:
+        with contextlib.suppress(Exception):  # an error of the JVM's for a name that it does not know
+            found[name] = str(spark.conf.get(name))
+    return found
 
 
 def identity_of(frame: DataFrame, java_object: Any) -> int:
@@ -56,12 +81,50 @@ def default_parallelism(spark: SparkSession) -> int:
     return max(1, int(spark.sparkContext.defaultParallelism))
 
 
+def executor_count(spark: SparkSession) -> int:
+    """How many executors have registered, the driver not counted.
+
+    Spark Connect: nothing; the tasks of a job tell where they ran.
+    """
+    context: Any = spark.sparkContext
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
 def run_on_executors(spark: SparkSession, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Call a function on the executors, one task per item; what it returned, in the order of the items.
+    """Call a function on the executors, one task per item, and return the results in the order of the items.
 
     Spark Connect: `spark.createDataFrame(items).mapInArrow(...)` with pickled bytes in both directions.
     """
     return spark.sparkContext.parallelize(list(items), len(items)).map(function).collect()
+
+
+def observed(observation: Observation) -> dict[str, Any] | None:
+    """What an observation has found; None before the first action on its frame has ended, where `get` would wait.
+
+    Spark Connect: `observation.get` in a thread of its own.
+    """
+    metrics: Any = observation._jo
+    if metrics is None or not metrics.future().isCompleted():
+        return None
+    return dict(observation.get)
+
+
+def stop_query(spark: SparkSession, query: StreamingQuery) -> None:
+    """`query.stop()` without Spark's warning that it found no job of the query to cancel.
+
+    Spark Connect: `query.stop()`; its warnings are in the server's log.
+    """
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    before = None
+    with contextlib.suppress(Exception):  # another logging library: then the warning is shown
+        before = log4j.LogManager.getLogger(_SCHEDULER).getLevel()
+        log4j.core.config.Configurator.setLevel(_SCHEDULER, log4j.Level.ERROR)
+    try:
+        query.stop()
+    finally:
+        if before is not None:
+            log4j.core.config.Configurator.setLevel(_SCHEDULER, before)
 
 
 def active_settings() -> dict[str, str]:

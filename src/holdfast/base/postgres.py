@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL and what their failures mean: the one place that knows SQLSTATEs.
+"""Connections to PostgreSQL, and the meaning of their errors: the only module that knows SQLSTATEs.
 
-psycopg is imported by the functions that need it: importing this module does not. No password leaves it: messages name
-a server by host, port and database.
+Importing this module does not import psycopg; the functions that need it do. No message contains a password: messages
+name a server by host, port and database.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 MESSAGE_LIMIT = 200
-"""Characters of a server's message: it may quote a value, however long."""
+"""At most so many characters of a server's message are quoted: it may contain a value of any length."""
 
 DEFAULTS: dict[str, Any] = {
     "connect_timeout": 10,
     "fallback_application_name": "holdfast",
-    # A server that vanished without a word is noticed after a minute, not after the two hours systems wait by default.
+    # Detect a server that vanished without closing the connection after a minute; by default it takes two hours.
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -33,11 +33,23 @@ DEFAULTS: dict[str, Any] = {
 
 DURABLE = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'"""
-"""For this transaction, COMMIT returns when the rows are on disk, whatever the role or the database is set to."""
+"""Makes COMMIT of this transaction return only when the rows are on disk, whatever the role or database is set to."""
+
+KEEPALIVES = """
+       set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),
+       set_config('tcp_keepalives_count', '3', true)"""
+"""Columns of a SELECT: for this transaction, the server notices within a minute that a client is gone, and releases its
+locks. With a connection pooler in between, the pooler has to notice."""
+IDLE_TIMEOUT = "60s"
+"""How long a process may be silent within a transaction. A frozen process still answers keepalives, so only this
+timeout ends its session and releases the locks that the next process waits for."""
+RELEASE_IF_SILENT = f"SELECT {KEEPALIVES}, set_config('idle_in_transaction_session_timeout', %s, true)"
+"""For this transaction, the server ends the session of a process that is frozen (after the timeout that is the
+parameter), or unreachable."""
 
 Trouble = Literal["unavailable", "denied", "damaged", "missing", "data", "refused"]
-"""What an error of PostgreSQL's asks for: try again later; grant rights; restore; look who changed the tables; correct
-the rows; correct the request."""
+"""The kinds of PostgreSQL's errors. The reactions, in this order: try again later; grant rights; restore; find out what
+changed the tables; correct the rows; correct the request."""
 
 _LOST_STATES = {"57P01", "57P02", "57P03", "57P05"}  # the server ends, crashed, starts, ended an idle session
 _TRANSIENT = ("08", "40", "53", "57", "58")  # connection, conflict with another transaction, resources, operator, disk
@@ -49,7 +61,7 @@ _SHOWS_ONLY_THE_KEY = {"23503", "23505", "23P01"}  # other details quote the who
 
 
 def dsn_parts(dsn: str, *, code: str | None = None) -> dict[str, Any]:
-    """The parts of a DSN. `Invalid`, without quoting it, if it cannot be read: it may hold a password."""
+    """The parts of a DSN. `Invalid` if it cannot be parsed; the message does not quote it: it may hold a password."""
     import psycopg
     from psycopg import conninfo
 
@@ -66,7 +78,7 @@ def dsn_parts(dsn: str, *, code: str | None = None) -> dict[str, Any]:
 
 
 def server_name(dsn: str) -> str:
-    """Where a DSN leads, for people: without user and password."""
+    """The database, host and port of a DSN, for messages: without user and password."""
     parts = dsn_parts(dsn)
     host = parts.get("host") or parts.get("hostaddr") or parts.get("service") or "the default host"
     port = f":{parts['port']}" if parts.get("port") else ""
@@ -74,19 +86,19 @@ def server_name(dsn: str) -> str:
 
 
 def connect(dsn: str, *, autocommit: bool = False) -> Connection:
-    """A new connection. `psycopg.Error` if there is none to be had."""
+    """A new connection. `psycopg.Error` if connecting fails."""
     import psycopg
 
     given = dsn_parts(dsn)
     options = {name: value for name, value in DEFAULTS.items() if name not in given}
-    # No prepared statements: a pooler between us and the server may hand the next transaction to another one.
+    # No prepared statements: a connection pooler may run the next transaction on another server session.
     connection = psycopg.connect(dsn, **options, client_encoding="UTF8", autocommit=autocommit, prepare_threshold=None)
-    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # what a rival committed must be seen
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # must see other writers' commits
     return connection
 
 
 def for_executors(dsn: str, connection: Connection) -> str:
-    """The DSN with everything that this process took from its environment and its password file."""
+    """The DSN, completed with the values that this process took from its environment and its password file."""
     from psycopg import conninfo
 
     given = dsn_parts(dsn)
@@ -99,7 +111,7 @@ def for_executors(dsn: str, connection: Connection) -> str:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether the connection broke, so that nothing is known of what the server did last."""
+    """Whether the connection broke: the outcome of the last statement is then unknown."""
     import psycopg
 
     state = error.sqlstate
@@ -123,7 +135,7 @@ def trouble_of(error: psycopg.Error) -> Trouble:
 
 
 def message_of(error: psycopg.Error) -> str:
-    """What the server said, as one sentence that quotes no row: a constraint by its name, a duplicate by its key."""
+    """The server's message as one sentence that quotes no row: a constraint by its name, a duplicate by its key."""
     diagnosis = error.diag
     text = _one_line(diagnosis.message_primary or str(error))
     if diagnosis.constraint_name and diagnosis.constraint_name not in text:
@@ -135,7 +147,7 @@ def message_of(error: psycopg.Error) -> str:
 
 @contextlib.contextmanager
 def translated(explain: Callable[[psycopg.Error], HoldfastError]) -> Iterator[None]:
-    """Raise what `explain` makes of psycopg's errors. Not from them: their texts may quote rows."""
+    """Replace psycopg's errors by those that `explain` returns. Not chained: psycopg's texts may quote rows."""
     import psycopg
 
     try:
@@ -145,5 +157,5 @@ def translated(explain: Callable[[psycopg.Error], HoldfastError]) -> Iterator[No
 
 
 def _one_line(text: str) -> str:
-    # All lines of it: libpq lists every host that it has tried.
+    # Keep all lines: libpq lists every host that it has tried.
     return one_line(" ".join(text.split()), MESSAGE_LIMIT)

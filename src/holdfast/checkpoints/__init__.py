@@ -4,8 +4,9 @@ from holdfast.checkpoints.batcher import BatchMetrics, CheckpointBatcher, read_b
 from holdfast.checkpoints.cleanup import CleanupPlan
 from holdfast.checkpoints.lease import Lease
 from holdfast.checkpoints.open import open_store
+from holdfast.checkpoints.recovery_walk import RecoveryReport
 from holdfast.checkpoints.store import CheckpointStore
-from holdfast.checkpoints.validate import RecoveryReport, ValidationResult
+from holdfast.checkpoints.validate import ValidationResult
 
 __all__ = [
     "BatchMetrics",

@@ -9,7 +9,6 @@ Every integer is little endian. The CRC covers all that follows it. The block ho
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import struct
 from collections.abc import Iterable, Iterator, KeysView
@@ -34,7 +33,6 @@ _SIZED_HEADER_BYTES = {1: _HEADER.size, 2: _HEADER.size + _U32.size}
 _BEST_RATIO = 255  # a length byte of an LZ4 block stands for 255 bytes at most
 _CRC_PIECE = 1 << 20
 _FIRST_MEMORY = 128 << 20  # of addresses: only what is written to takes memory
-_SMALL_PAGES = 2 << 20  # a small batch shall not take a huge page
 _KEPT_MEMORY = 16 << 20  # twice the usual flush threshold
 
 
@@ -45,7 +43,7 @@ class Packer:
     Does not guarantee: anything when used from several threads at once.
 
     Memory is mapped, not taken from the heap: filling fresh heap memory takes half as long as LZ4 itself, nearly all
-    of it in page faults. A mapping can have huge pages, grows without a copy up to 128 MiB, and is used again.
+    of it in page faults. A mapping grows without a copy up to 128 MiB, and is used again.
     """
 
     __slots__ = ("_keys", "_memory", "size")
@@ -115,7 +113,7 @@ class Packer:
         if old is not None and size <= len(old):
             return old
         memory = _mapped(max(size, _FIRST_MEMORY if old is None else 2 * len(old)))
-        if old is not None:  # not resized: the kernel does not grow a mapping that has two kinds of pages
+        if old is not None:  # not resized: that works on Linux alone
             with memoryview(old) as whole, whole[: self.size] as frames:
                 memory.write(frames)
         self._memory = memory
@@ -242,14 +240,9 @@ class Batch:
 
 def _mapped(capacity: int) -> mmap.mmap:
     try:
-        memory = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as problem:
         raise MemoryError(f"no memory for a batch of {capacity} bytes: {problem}") from None
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_NOHUGEPAGE, 0, _SMALL_PAGES)
-            memory.madvise(mmap.MADV_HUGEPAGE, _SMALL_PAGES, capacity - _SMALL_PAGES)
-    return memory
 
 
 def _crc32c(body: memoryview) -> int:

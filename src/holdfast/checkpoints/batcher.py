@@ -1,11 +1,12 @@
-"""Many small pieces of state, written as few objects.
+"""Packing many small pieces of state into few batch objects.
 
-State is added entry by entry, and each flush makes one batch object of it. A batch counts only once a
-manifest lists it: one that a crash leaves unlisted is an orphan for the clean-up.
+State is added entry by entry, and each flush writes the entries as one batch object. A batch counts only once a
+manifest lists it: a batch that a crash leaves unlisted is an orphan, which the clean-up removes.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -26,8 +27,8 @@ from holdfast.storage.objects.store import Bytes, Chunks
 
 DEFAULT_FLUSH_THRESHOLD = 8 * 1024 * 1024
 READ_LIMIT = 2 * 1024**3
-MAX_PARTS = 9999  # as many as the digits in a name hold, so that names sort in the order of the flushes
-_HASH_ASIDE_FROM = 1 << 20
+MAX_PARTS = 9999  # the most that four digits hold, so that names sort in the order of the flushes
+_HASH_ON_THREAD_FROM = 1 << 20
 
 
 class HasObjects(Protocol):
@@ -46,8 +47,11 @@ class HasLease(Protocol):
     def recheck_lease(self) -> None: ...
 
 
-class BatchMetrics(msgspec.Struct, frozen=True):
-    """Totals of one batcher since it was made."""
+class BatchMetrics(msgspec.Struct):
+    """Totals of one batcher since it was made: a live handle, which every flush moves on.
+
+    Another thread may read it at any time. In the middle of a flush it may see one total moved on and another not yet.
+    """
 
     batches_flushed: int = 0
     entries_flushed: int = 0
@@ -58,15 +62,20 @@ class BatchMetrics(msgspec.Struct, frozen=True):
     put_count: int = 0
     """Objects that were created."""
 
+    def snapshot(self) -> BatchMetrics:
+        """The totals as they are now; later flushes do not change them."""
+        return copy.copy(self)
+
 
 class CheckpointBatcher:
     """Collects entries and writes them as batch objects, one per `flush`.
 
-    Give every writer its own `prefix` (such as `nodes/a/`): several may share one, and none overwrites another,
-    but each has to probe for a free name.
-    Does not guarantee: anything when used from several threads at once, nor any clean-up of what it wrote.
+    Give every writer its own `prefix` (such as `nodes/a/`). Writers that share one never overwrite each other, but
+    each has to probe for a free name.
+    Does not guarantee: thread safety. It never removes an object that it wrote.
 
-    `before_write` is called before every write and may raise to stop it; given a store, its lease is checked there.
+    `before_write` is called before every write and may raise to stop it. By default it checks the lease of a checkpoint
+    store, and does nothing for a bare object store.
     """
 
     def __init__(
@@ -83,7 +92,7 @@ class CheckpointBatcher:
                 f"A flush threshold is a positive number of bytes, not {threshold!r}.", code="batch.threshold"
             )
         self._prefix = check_prefix(prefix)
-        check_key(batch_key(self._prefix, MAX_U64, MAX_PARTS))  # else a long prefix would only fail at some flush
+        check_key(batch_key(self._prefix, MAX_U64, MAX_PARTS))  # now, not at a later flush, if the prefix is too long
         self._objects = _objects_of(objects_or_url)
         self._threshold = threshold
         self._before_write = before_write or _lease_check_of(objects_or_url)
@@ -111,7 +120,7 @@ class CheckpointBatcher:
 
     @property
     def metrics(self) -> BatchMetrics:
-        """A snapshot; it does not change any more."""
+        """The batcher's one live handle: hold it, and read it whenever you like."""
         return self._metrics
 
     def add(self, key: str, data: Bytes) -> None:
@@ -119,7 +128,7 @@ class CheckpointBatcher:
 
         Guarantees: the data are copied, so later changes to them do not reach the batch; when it raises, nothing has
         changed.
-        `Invalid`: the key waits for a flush already, or the batch would outgrow its format.
+        `Invalid` if the key is in the buffer already, or if the batch would outgrow its format.
         """
         self._packer.add(key, data)
 
@@ -132,8 +141,8 @@ class CheckpointBatcher:
 
         Guarantees: durable on return. No object is ever overwritten: a second flush in an epoch, another batcher's, or
         one after an attempt that failed gets the next part number. When it raises, the buffer is as it was.
-        Does not guarantee: that part numbers have no gaps, nor that a flush that failed left nothing behind. Only what
-        a manifest lists counts; the rest is an orphan.
+        Does not guarantee: that part numbers have no gaps, nor that a flush that failed left nothing behind. Only
+        objects that a manifest lists count; the others are orphans.
         """
         _check_epoch(epoch)
         if not self._packer:
@@ -145,18 +154,16 @@ class CheckpointBatcher:
             stored = BatchObject(batch_key(self._prefix, epoch, part), size, sha256(), len(self._packer))
         self._next_part[epoch] = part + 1
         self._flushed.setdefault(epoch, []).append(stored)
-        self._metrics = BatchMetrics(
-            batches_flushed=self._metrics.batches_flushed + 1,
-            entries_flushed=self._metrics.entries_flushed + stored.entries,
-            bytes_before_compression=self._metrics.bytes_before_compression + self._packer.size,
-            bytes_after_compression=self._metrics.bytes_after_compression + stored.bytes,
-            put_count=self._metrics.put_count + 1,
-        )
+        self._metrics.batches_flushed += 1
+        self._metrics.entries_flushed += stored.entries
+        self._metrics.bytes_before_compression += self._packer.size
+        self._metrics.bytes_after_compression += stored.bytes
+        self._metrics.put_count += 1
         self._packer.clear()
         return stored
 
     def flushed(self, epoch: int) -> list[BatchObject]:
-        """Everything this batcher has flushed for one epoch, in order: what the epoch's manifest has to list."""
+        """The batch objects flushed for one epoch, in order. The epoch's manifest has to list them."""
         return list(self._flushed.get(epoch, ()))
 
     def forget(self, epoch: int) -> None:
@@ -169,7 +176,7 @@ class CheckpointBatcher:
             del self._flushed[old], self._next_part[old]
 
     def _store(self, epoch: int, chunks: Chunks) -> int:
-        """Which part the batch became."""
+        """Create the batch under the first free part number, and return that number."""
         for part in range(self._next_part.get(epoch, 1), MAX_PARTS + 1):
             key = batch_key(self._prefix, epoch, part)
             self._before_write()
@@ -178,7 +185,7 @@ class CheckpointBatcher:
                     self._objects.create(key, chunks)
                 return part
             except Conflict:
-                continue  # another writer's, or of an attempt that died: a clean-up may remove it
+                continue  # written by another writer, or by an attempt that died: a clean-up may remove it
         raise Conflict(
             f"Epoch {epoch} has {MAX_PARTS} batch objects under {self._prefix!r} already.",
             code="batch.parts",
@@ -189,12 +196,12 @@ class CheckpointBatcher:
 
 
 def read_batch(objects: ObjectStore, key: str, *, limit: int = READ_LIMIT) -> batch_format.Batch:
-    """Open one batch object. More than `limit` bytes, stored or decompressed, are `Corrupt` and never in memory."""
+    """Open one batch object. `Corrupt` if it has more than `limit` bytes, stored or decompressed; no more are read."""
     return batch_format.Batch(objects.read(key, limit=limit), about=key, limit=limit)
 
 
 def _lease_check_of(where: object) -> Callable[[], None]:
-    """What a checkpoint store checks before it writes; nothing for a bare object store or an address."""
+    """The lease check of a checkpoint store; does nothing for a bare object store or an address."""
     check: Callable[[], None] = where.recheck_lease if isinstance(where, HasLease) else lambda: None
     return check
 
@@ -222,12 +229,12 @@ def _is_int(value: object) -> TypeGuard[int]:
 
 @contextmanager
 def _hashing(chunks: Chunks) -> Iterator[Callable[[], str]]:
-    """The SHA-256 of the chunks, for a large body computed on another thread while this one waits for the storage."""
-    if sum(len(chunk) for chunk in chunks) < _HASH_ASIDE_FROM:
+    """A function that returns the SHA-256 of the chunks; a large body is hashed on another thread during the block."""
+    if sum(len(chunk) for chunk in chunks) < _HASH_ON_THREAD_FROM:
         yield lambda: _sha256(chunks)
         return
-    with ThreadPoolExecutor(1, thread_name_prefix="holdfast-sha256") as aside:
-        yield aside.submit(_sha256, chunks).result
+    with ThreadPoolExecutor(1, thread_name_prefix="holdfast-sha256") as hasher:
+        yield hasher.submit(_sha256, chunks).result
 
 
 def _sha256(chunks: Chunks) -> str:

@@ -1,6 +1,6 @@
-"""Which checkpoints there are, what their manifests say, where their state lies; and `latest`, which names the newest.
+"""The catalog of a store: checkpoint ids, manifests, keys of their state, and `latest`, which names the newest.
 
-`latest` is a hint for people and for LaminarDB, which only moves forward. Holdfast itself never depends on it.
+`latest` is a hint for people and for LaminarDB. A save only moves it forward; Holdfast itself never depends on it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Catalog:
             try:
                 return self.load(checkpoint_id)
             except Corrupt as error:
-                log.warning("left out: %s", error)
+                log.warning("skipped a manifest that cannot be read: %s", error)
                 return None
 
         return [manifest for manifest in in_parallel(attempt, ids) if manifest is not None]
@@ -84,9 +84,10 @@ class Catalog:
         return recorded.key if recorded and self.layout.sidecar_id(recorded.key) == checkpoint_id else usual
 
     def owned_keys(self, manifest: CheckpointManifest) -> dict[str, int | None]:
-        """Sidecar and batch objects that a checkpoint needs with their recorded sizes, None where none was recorded.
+        """The keys of the sidecar and batch objects that a checkpoint needs, with their sizes (None: not recorded).
 
-        Only keys that can be its own: a manifest may claim anything, and what it owns is removed with it.
+        Keys that cannot belong to this checkpoint are left out: a manifest may claim any key, and the objects that it
+        owns are removed with it.
         """
         own = manifest.own
         owned: dict[str, int | None] = {
@@ -99,7 +100,7 @@ class Catalog:
         return owned
 
     def has_sidecar(self, manifest: CheckpointManifest) -> bool:
-        """Whether its sidecar key, if anything is there, holds this checkpoint's state and not a loser's."""
+        """Whether an object under its sidecar key is this checkpoint's, and not left by a writer that lost the id."""
         external = any(op.external for op in manifest.operator_states.values())
         return not manifest.is_ours or manifest.own.sidecar is not None or external
 
@@ -131,11 +132,6 @@ def advance_latest(catalog: Catalog, checkpoint_id: int) -> None:
         log.warning("checkpoint %d is saved, but latest still names an older one: %s", checkpoint_id, error)
 
 
-def expected_latest(catalog: Catalog, checkpoint_id: int) -> dict[str, bytes]:
-    """What `advance_latest` will write, unless `latest` is ahead already."""
-    return {catalog.layout.pointer_key: catalog.layout.pointer_body(checkpoint_id)}
-
-
 def repair_latest(catalog: Catalog, checkpoint_id: int) -> bool:
     """Make `latest` name exactly this checkpoint, backwards if need be; True if it did not before."""
     body = catalog.layout.pointer_body(checkpoint_id)
@@ -146,7 +142,7 @@ def repair_latest(catalog: Catalog, checkpoint_id: int) -> bool:
 
 
 def _move_latest(catalog: Catalog, checkpoint_id: int, *, dangling: int | None = None) -> int | None:
-    """Point `latest` at this id; the newer id it names instead, if it stays there."""
+    """Point `latest` at this id, unless it names a newer one; returns that newer id, else None."""
     layout = catalog.layout
     ahead: int | None = None
 
@@ -159,12 +155,12 @@ def _move_latest(catalog: Catalog, checkpoint_id: int, *, dangling: int | None =
         ahead = named if named > checkpoint_id else None
         return None
 
-    catalog.objects.update(layout.pointer_key, change, limit=MAX_POINTER_BYTES)
+    catalog.objects.update(layout.pointer_key, change, limit=MAX_POINTER_BYTES, is_hint=True)
     return ahead
 
 
 def in_parallel(function: Callable[[int], T], ids: Sequence[int]) -> Iterable[T]:
-    """`function` of each id, in order. Waiting for object storage overlaps; a few are not worth threads."""
+    """Call `function` for each id; results in order. Many ids are read in parallel, a few are not worth threads."""
     if len(ids) < PARALLEL_READS:
         return [function(checkpoint_id) for checkpoint_id in ids]
     with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="holdfast-read") as readers:

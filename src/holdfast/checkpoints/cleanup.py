@@ -1,7 +1,7 @@
-"""Removing what is no longer needed: observe, plan, apply.
+"""Removing old checkpoints and orphans: observe, plan, apply.
 
-A plan is data that can be shown before anything goes. Applying it removes manifests before what they name, so that a
-crash half-way leaves orphans, never an incomplete checkpoint.
+A plan is data that can be shown before anything is removed. Applying it removes each manifest before the objects that
+it names, so that a crash half-way leaves orphans, never an incomplete checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from holdfast.checkpoints.layout import BATCH
 from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.checkpoints.operator_state import inline_hash
-from holdfast.checkpoints.retention import CheckpointRefs, Orphan, find_orphans, removable
+from holdfast.checkpoints.retention import (
+    Ancestor,
+    CheckpointRefs,
+    Orphan,
+    find_orphans,
+    is_due,
+    kept_by_age,
+    needed_ancestors,
+    removable,
+)
 from holdfast.checkpoints.sidecar import Sidecars
 from holdfast.checkpoints.validate import Validator
 from holdfast.errors import Corrupt
@@ -27,6 +36,9 @@ from holdfast.storage.objects.store import ObjectInfo
 log = logging.getLogger("holdfast.checkpoints")
 DELETE_AT_ONCE = 500
 PLAN_IS_FRESH_FOR = 5.0
+GROUP = 8  # by age, checkpoints go in groups: at least so many, or one in so many of those that stay
+SWEEP_EVERY = 100  # checkpoints between two automatic sweeps of orphans
+SWEEP_GRACE = 600.0  # the least age of an orphan that an automatic sweep removes, even if `orphan_grace` is less
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -48,6 +60,8 @@ class CleanupPlan(msgspec.Struct, frozen=True):
     """How many complete checkpoints it keeps; None if it removes none."""
     older_than: float
     made: float
+    ancestors: tuple[Ancestor, ...] = ()
+    """Older checkpoints among those kept, which stay because others build on them."""
 
     @property
     def bytes(self) -> int:
@@ -57,8 +71,8 @@ class CleanupPlan(msgspec.Struct, frozen=True):
 class Cleanup:
     """Retention and orphan clean-up of one store.
 
-    It remembers what it has seen, so that a save does not read the history again: what this handle saved it
-    knows, and other writers' checkpoints it learns when it lists.
+    It caches what it has read, so that a save does not read the history again. Checkpoints that this handle saved are
+    added at once, those of other writers with the next listing.
     """
 
     def __init__(self, catalog: Catalog, sidecars: Sidecars, *, grace: float, clock: Callable[[], float]) -> None:
@@ -69,9 +83,12 @@ class Cleanup:
         self._ids: set[int] | None = None
         self._newest = 0
         self._refs: dict[int, CheckpointRefs] = {}
+        self._unchecked: dict[int, CheckpointRefs] = {}
+        """Read from manifests, without a look at their objects: enough for all but the newest."""
+        self._thin_from = 0
         self._durable: set[int] = set()
         self.newest_objects: frozenset[str] = frozenset()
-        """Batch objects that the checkpoint which this handle wrote last needs: they stay as long as it does."""
+        """The batch objects that the last checkpoint of this handle needs: they stay as long as that checkpoint."""
 
     def remember(self, manifest: CheckpointManifest) -> None:
         """Note a checkpoint that this handle has just written."""
@@ -85,7 +102,8 @@ class Cleanup:
         else:
             self._ids = None  # another writer may have taken an id in between: list again
         self._refs.pop(manifest.checkpoint_id, None)
-        if _is_surely_whole(manifest):
+        self._unchecked[manifest.checkpoint_id] = self._refs_of(manifest, is_valid=False)
+        if _is_known_whole(manifest):
             self._refs[manifest.checkpoint_id] = self._refs_of(manifest, is_valid=True)
 
     def is_there(self, checkpoint_id: int) -> bool:
@@ -93,9 +111,9 @@ class Cleanup:
         return self._catalog.objects.info(self._catalog.layout.manifest_key(checkpoint_id)) is not None
 
     def can_build_on(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint and everything below it can be built on, and is durable.
+        """Whether a checkpoint and all of its ancestors are readable; if so, they are durable on return.
 
-        The object store is not asked again about what was seen before.
+        Checkpoints in the cache are not read again.
         """
         ahead: int | None = checkpoint_id
         chain = []
@@ -109,47 +127,72 @@ class Cleanup:
         return True
 
     def make_durable(self, checkpoint_id: int) -> None:
-        """Make a checkpoint that a caller is about to build on durable, and everything below it."""
+        """Make a checkpoint and its ancestors durable, before a caller builds on it."""
         if not self._catalog.objects.visible_is_durable:
             self.can_build_on(checkpoint_id)
 
-    def retain(self, keep: int) -> None:
-        """Apply retention from cached ids. Lists only on the first call, or after a gap in the ids."""
-        if self._ids is None:
-            self._learn()
-        if len(self._ids or ()) > keep:
-            self._remove(self._removals(removable(list(self._ids or ()), self._look, keep)))
+    def retain(self, keep: int, age: float | None, saved: CheckpointManifest) -> None:
+        """Apply retention after `saved` was written. Lists only on the first call, or after a gap in the ids.
+
+        With `age`, the first call also reads every manifest, and checkpoints are removed in groups: what is decided
+        about all of them comes to the same cost per save, however many are kept.
+
+        Now and then it also sweeps orphans: never while the sinks of a decided epoch wait, and so rarely that its
+        listing and its reads come to about one request per save.
+        """
+        ids = self._ids if self._ids is not None else self._list_ids()
+        is_sweep_due = saved.is_settled and is_due(saved.checkpoint_id, ids, SWEEP_EVERY)
+        if age is not None and saved.is_settled and len(ids) >= self._thin_from:
+            young = self._young(sorted(ids), age)
+            self._remove(self._removals(removable(list(ids), self._look, keep, young=young, read=self._read)))
+            self._thin_from = len(ids) + max(GROUP, len(ids) // GROUP)
+        elif age is None and len(ids) > keep:
+            self._remove(self._removals(removable(list(ids), self._look, keep)))
+        if is_sweep_due:
+            self._delete_orphans(self._orphans(max(self.grace, SWEEP_GRACE), abandoned=False))
+
+    def _young(self, ids: list[int], age: float) -> set[int]:
+        """The checkpoints that stay because of their age. One that cannot be read or owes a sink does not."""
+        missing = [number for number in ids if number not in self._refs and number not in self._unchecked]
+        read = dict(zip(missing, in_parallel(self._read, missing), strict=True))
+        found = {number: read.get(number) or self._read(number) for number in ids}
+        times = {number: refs.timestamp_ms for number, refs in found.items() if refs.is_settled}
+        return kept_by_age(times, now_ms=int(self._clock() * 1000), age=age)
 
     def plan(self, keep: int | None, *, older_than: float | None = None) -> CleanupPlan:
-        """What to remove so that `keep` complete checkpoints stay (None: all), and which orphans."""
+        """Plan which checkpoints to remove so that `keep` complete ones stay (None: all), and which orphans."""
         age = self.grace if older_than is None else check_seconds("older_than", older_than)
-        self._refs = {}
-        ids = sorted(self._learn())
+        self._refs, self._unchecked = {}, {}
+        ids = sorted(self._list_ids())
         doomed = removable(ids, self._look, keep) if keep else []
         removals = self._removals(doomed)
-        # Only a clean-up that was asked for takes what this handle wrote and never saved; a prune may come in between.
+        # A prune may run between a sidecar and its save, so it leaves unsaved sidecars alone. A clean-up removes them.
         orphans = self._orphans(age, abandoned=not keep)
         claimed = {key for removal in removals for key in removal.objects}
         left = [orphan for orphan in orphans if orphan.key not in claimed]
-        return CleanupPlan(removals, left, len(ids) - len(doomed), keep, age, self._clock())
+        ancestors = tuple(needed_ancestors(ids, self._look, keep)) if keep else ()
+        return CleanupPlan(removals, left, len(ids) - len(doomed), keep, age, self._clock(), ancestors)
 
     def apply(self, plan: CleanupPlan) -> int:
-        """Remove what the plan says; returns how many checkpoints went.
+        """Remove what the plan lists; returns how many checkpoints were removed.
 
-        A plan that has waited is held against a fresh one, and only what both would remove goes.
+        A plan that is older than a few seconds is compared with a fresh one, and only what both list is removed.
         """
         if self._clock() - plan.made > PLAN_IS_FRESH_FOR:
             plan = _agreed(plan, self.plan(plan.keep, older_than=plan.older_than))
         self._remove(plan.checkpoints)
-        keys = [orphan.key for orphan in plan.orphans]
+        self._delete_orphans(plan.orphans)
+        return len(plan.checkpoints)
+
+    def _delete_orphans(self, orphans: list[Orphan]) -> None:
+        keys = [orphan.key for orphan in orphans]
         for start in range(0, len(keys), DELETE_AT_ONCE):
             with step("orphans.delete", objects=len(keys)):
                 self._catalog.objects.delete(keys[start : start + DELETE_AT_ONCE])
         self._sidecars.removed(set(keys))
-        return len(plan.checkpoints)
 
     def _remove(self, removals: list[Removal]) -> None:
-        # Children before their parents: what a crash leaves is an older chain that is whole.
+        # Children before their parents, so that a crash leaves older chains whole.
         removals = sorted(removals, key=lambda removal: -removal.checkpoint_id)
         for start in range(0, len(removals), DELETE_AT_ONCE):
             group = removals[start : start + DELETE_AT_ONCE]
@@ -162,11 +205,13 @@ class Cleanup:
                 self.newest_objects -= set(removal.objects)
                 (self._ids or set()).discard(removal.checkpoint_id)
                 self._refs.pop(removal.checkpoint_id, None)
+                self._unchecked.pop(removal.checkpoint_id, None)
                 self._durable.discard(removal.checkpoint_id)
 
-    def _learn(self) -> set[int]:
+    def _list_ids(self) -> set[int]:
         self._ids = set(self._catalog.ids())
         self._newest = max(self._ids, default=0)
+        self._thin_from = 0
         return self._ids
 
     def _removals(self, doomed: list[int]) -> list[Removal]:
@@ -175,11 +220,11 @@ class Cleanup:
             return []
         staying = sorted((self._ids or set()).difference(doomed))
         self._make_all_durable(staying)
-        needed = {key for number in staying for key in self._look(number).objects}
+        needed = {key for number in staying for key in self._read(number).objects}
         key_of = self._catalog.layout.manifest_key
         return [
             Removal(number, key_of(number), tuple(key for key in refs.objects if key not in needed), refs.bytes)
-            for number, refs in zip(doomed, in_parallel(self._look, doomed), strict=True)
+            for number, refs in zip(doomed, in_parallel(self._read, doomed), strict=True)
         ]
 
     def _look(self, checkpoint_id: int) -> CheckpointRefs:
@@ -187,10 +232,27 @@ class Cleanup:
             self._refs[checkpoint_id] = self._observe(checkpoint_id)
         return self._refs[checkpoint_id]
 
+    def _read(self, checkpoint_id: int) -> CheckpointRefs:
+        """Like `_look`, by the manifest alone, so `is_complete` may be False of one that is complete."""
+        known = self._refs.get(checkpoint_id) or self._unchecked.get(checkpoint_id)
+        if known:
+            return known
+        try:
+            manifest = self._catalog.load(checkpoint_id)
+        except Corrupt:
+            manifest = None
+        found = self._refs_of(manifest, is_valid=False) if manifest else self._unreadable(checkpoint_id)
+        if found.is_settled:  # of the others another writer may still change the statuses
+            self._unchecked[checkpoint_id] = found
+        return found
+
+    def _unreadable(self, checkpoint_id: int) -> CheckpointRefs:
+        return CheckpointRefs(False, is_readable=False, objects=(self._catalog.layout.sidecar_key(checkpoint_id),))
+
     def _observe(self, checkpoint_id: int) -> CheckpointRefs:
         manifest, issues = Validator(self._catalog, deep=False).look(checkpoint_id)
         if manifest is None:
-            return CheckpointRefs(False, is_readable=False, objects=(self._catalog.layout.sidecar_key(checkpoint_id),))
+            return self._unreadable(checkpoint_id)
         return self._refs_of(manifest, is_valid=not any(issue.is_fatal for issue in issues))
 
     def _make_all_durable(self, ids: list[int]) -> None:
@@ -201,28 +263,34 @@ class Cleanup:
         with self._catalog.objects.together():
             for number in unsure:
                 key = self._catalog.layout.manifest_key(number)
-                self._catalog.objects.secure([key, *self._look(number).objects])
+                self._catalog.objects.secure([key, *self._read(number).objects])
         self._durable.update(unsure)
 
     def _forget_all_but_chain(self, manifest: CheckpointManifest) -> None:
-        """Without retention, remember only what the next checkpoint can build on: nothing else would ever shrink it."""
+        """Cache only the chain that the next checkpoint builds on: without retention nothing else limits the cache."""
         chain = {manifest.checkpoint_id}
         ahead = manifest.needed_parent
         while ahead in self._refs and ahead not in chain:
             chain.add(ahead)
             ahead = self._refs[ahead].parent_id
         self._refs = {number: refs for number, refs in self._refs.items() if number in chain}
+        self._unchecked = {number: refs for number, refs in self._unchecked.items() if number in chain}
         self._durable &= chain
 
     def _refs_of(self, manifest: CheckpointManifest, *, is_valid: bool) -> CheckpointRefs:
         owned = tuple(self._catalog.owned_keys(manifest))
         return CheckpointRefs(
-            is_valid and manifest.is_settled, True, manifest.needed_parent, owned, manifest.size_bytes
+            is_valid and manifest.is_settled,
+            parent_id=manifest.needed_parent,
+            objects=owned,
+            bytes=manifest.size_bytes,
+            is_settled=manifest.is_settled,
+            timestamp_ms=manifest.timestamp_ms,
         )
 
     def _orphans(self, age: float, *, abandoned: bool) -> list[Orphan]:
         layout = self._catalog.layout
-        # Manifests last: one that appears while we list then still vouches for a sidecar that we saw before.
+        # Manifests last: if a sidecar is in the listing, so is a manifest that was saved for it meanwhile.
         listing = [info for folder in reversed(layout.folders) for info in self._catalog.objects.list(folder)]
         ids = {number for info in listing if (number := layout.manifest_id(info.key)) is not None}
         manifests = self._manifests(sorted(ids))
@@ -242,7 +310,7 @@ class Cleanup:
         )
 
     def _leftovers(self, folders: tuple[str, ...]) -> list[ObjectInfo]:
-        """Temporary files, and empty folders with a checkpoint's name; empty ones of any other name are not ours."""
+        """Temporary files, and empty folders with a checkpoint's name; other empty folders are not ours."""
         layout = self._catalog.layout
         found = [info for folder in folders for info in self._catalog.objects.leftovers(folder)]
         return [info for info in found if info.key[-1] != "/" or layout.manifest_id(f"{info.key}manifest.json")]
@@ -260,8 +328,8 @@ class Cleanup:
         return dict(zip(ids, in_parallel(attempt, ids), strict=True))
 
 
-def _is_surely_whole(manifest: CheckpointManifest) -> bool:
-    """Whether a manifest that we saved needs no look at the object store: this very save wrote what it refers to."""
+def _is_known_whole(manifest: CheckpointManifest) -> bool:
+    """Whether a manifest that we just saved needs no check: the same save wrote every object that it refers to."""
     ends = [op.external_offset + op.external_length for op in manifest.operator_states.values() if op.external]
     sidecar = manifest.own.sidecar
     if sidecar is None:

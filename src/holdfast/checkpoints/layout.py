@@ -1,4 +1,4 @@
-"""Where things are in a store: the two layouts LaminarDB uses, and the batches both share."""
+"""The object keys of a store: LaminarDB's two layouts, and the batch keys that both share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH = re.compile(r"(?P<prefix>(?:.+/)?)checkpoints/batch-(?P<epoch>\d{6,20})(?
 
 
 def batch_key(prefix: str, epoch: int, part: int = 1) -> str:
-    """Where the batch of an epoch lies; part 1 has LaminarDB's name for it."""
+    """The key of an epoch's batch object; part 1 has the name that LaminarDB gives it."""
     suffix = "" if part == 1 else f"-part-{part:04}"
     return f"{prefix}checkpoints/batch-{epoch:06}{suffix}.lz4"
 

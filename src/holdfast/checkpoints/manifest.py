@@ -1,4 +1,4 @@
-"""The manifest: what one checkpoint says about a whole pipeline.
+"""The manifest: the record of one checkpoint of a whole pipeline.
 
 The first 22 fields carry the names and JSON shapes of LaminarDB's manifest, so that either side reads
 the other's directories. `vnode_count` came there later; everything of our own is under `holdfast`.
@@ -115,7 +115,7 @@ SinkStatus = Literal["Pending", "Committed"] | SinkFailed
 
 
 class SinkCommitStatus:
-    """The three things that can be said of a sink's part in an epoch."""
+    """The three statuses that a sink can have in an epoch."""
 
     @staticmethod
     def pending() -> SinkStatus:
@@ -149,6 +149,13 @@ class BatchObject(msgspec.Struct, frozen=True):
     entries: Count
 
 
+class BatchEntry(msgspec.Struct, frozen=True):
+    """One entry of a batch object, by its place in it."""
+
+    batch: BatchObject
+    index: Count
+
+
 class StateVersion(msgspec.Struct, frozen=True):
     """Which checkpoint holds the bytes of one operator's state, and what they hash to."""
 
@@ -167,6 +174,9 @@ class HoldfastSection(msgspec.Struct, frozen=True):
     batches: list[BatchObject] = []
     inherited: list[BatchObject] = []
     """Batch objects of earlier checkpoints that this one needs; with them it needs no parent to be restored."""
+    live: dict[str, str] | UnsetType = UNSET
+    """Which entries of a batch object belong to this checkpoint, by its key: a bitmap in base64, the first entry in the
+    lowest bit of the first byte. All of them for an object without one; unset in checkpoints that did not record it."""
     states: dict[str, StateVersion] = {}
     """Every operator's state as of this checkpoint, the unchanged ones in an ancestor."""
     chain_length: Count = 0
@@ -234,7 +244,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
 
     @property
     def needed_batches(self) -> list[BatchObject]:
-        """Every batch object a restore reads, oldest first: what a later one holds replaces what an earlier one had."""
+        """Every batch object that a restore reads, oldest first: entries of a later one replace those of an earlier."""
         return [*self.own.inherited, *self.own.batches]
 
     @property
@@ -273,7 +283,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         return self.type_issues() or self.content_issues(vnode_count)
 
     def type_issues(self) -> list[Issue]:
-        """A fatal issue if some field holds a value of another type than its own. Makes no document."""
+        """A fatal issue if a field holds a value of the wrong type. Does not encode the document."""
         try:
             converted(msgspec.to_builtins(self), CheckpointManifest)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
@@ -281,7 +291,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
         return []
 
     def content_issues(self, vnode_count: int | None = None) -> list[Issue]:
-        """What `validate` finds in a manifest whose fields have the right types, as those of a decoded one have."""
+        """The issues of a manifest whose fields have the right types, as those of a decoded manifest do."""
         return [
             *_identity_issues(self),
             *_topology_issues(self),
@@ -291,7 +301,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
 
 
 def _wrong_type(error: Exception) -> Issue:
-    return Issue(f"a field holds what it cannot: {error}", True)
+    return Issue(f"a field holds a value of the wrong type: {error}", True)
 
 
 def _identity_issues(manifest: CheckpointManifest) -> Iterator[Issue]:
@@ -351,7 +361,7 @@ def _vnode_issues(manifest: CheckpointManifest, expected: int | None) -> Iterato
 
 
 class _FieldAndConstructor:
-    """`OperatorCheckpoint.external` is a field on instances and a constructor on the class; both names are given."""
+    """`OperatorCheckpoint.external` is a field on instances and a constructor on the class; both are public."""
 
     def __init__(self, field: Any) -> None:
         self._field = field

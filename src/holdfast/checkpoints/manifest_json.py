@@ -27,10 +27,10 @@ _SIGNS_OF_OURS = (b'\n  "holdfast": {', b'\n    "write_id": "', b'\n    "checksu
 
 
 def encode(manifest: CheckpointManifest, *, others: int | None = None) -> bytes:
-    """The document of a manifest, checksum filled in. Made once: the size and the checksum are written into it.
+    """Encode a manifest with its checksum. The JSON is made once; size and checksum are then written into it.
 
     With `others`, the bytes of the checkpoint's other objects, `size_bytes` becomes the size of the whole checkpoint;
-    without, it stays. `Invalid` for what JSON cannot hold and for a document beyond the limit. Field types are not
+    without, it stays. `Invalid` if a value does not fit JSON or the document exceeds the limit. Field types are not
     checked here: `CheckpointManifest.type_issues` does that.
     """
     own = msgspec.structs.replace(manifest.own, checksum=_MARK + _BLANK)
@@ -65,9 +65,9 @@ def encode(manifest: CheckpointManifest, *, others: int | None = None) -> bytes:
 
 
 def _with_size(body: bytes, others: int) -> bytes:
-    """The document with the size of the checkpoint in the place of its `size_bytes` of 0.
+    """The document with its `size_bytes` of 0 replaced by the size of the checkpoint.
 
-    The field is found by its indentation: no other one stands at this depth under this name, and a text has no newline.
+    The field is found by its indentation: no other field has this name at this depth, and no JSON string has a newline.
     """
     total = rest = len(body) - len("0") + others
     while total != rest + len(str(total)):  # the size counts its own digits

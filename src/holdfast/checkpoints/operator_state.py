@@ -1,7 +1,7 @@
-"""Operator states: inline or in the sidecar, only the changed ones, and the way back to the whole state.
+"""Operator states: encoded inline or into the sidecar, saved incrementally, restored from the chain.
 
-A child names, for every operator, the checkpoint that holds its bytes and what they hash to. Restoring is one
-hop per operator, however long the chain. A full checkpoint at a fixed rhythm keeps chains short.
+An incremental checkpoint names, for every operator, the checkpoint that holds its bytes, and their SHA-256. So a
+restore reads each operator from one place, however long the chain. Regular full checkpoints keep chains short.
 
 The state checksum is one SHA-256 over inline state and sidecar, by LaminarDB's three rules. Only a sidecar: over its
 bytes. Only inline state: over the operators' names and base64, sorted. Both: over the hex digits of the inline hash,
@@ -43,7 +43,7 @@ class Increment(msgspec.Struct, frozen=True):
 
 
 def check_states(states: Any) -> None:
-    """Operator names to bytes."""
+    """Raise `Invalid` unless `states` maps operator names to bytes."""
     if not isinstance(states, Mapping):
         raise refused("states", f"a mapping of operator names to bytes is needed, not {type_name(states)}")
     for name, data in states.items():
@@ -83,8 +83,8 @@ def plan_increment(
 ) -> Increment:
     """Decide which of `states` have to be written. Pure.
 
-    Full when there is no parent, when the parent does not say what its states hash to, or when the chain
-    would reach `full_every` checkpoints.
+    The checkpoint is full if there is no parent, if the parent does not record the hashes of its states, or if the
+    chain would reach `full_every` checkpoints.
     """
     known: Mapping[str, StateVersion] = {}
     if (
@@ -130,35 +130,35 @@ def restore_states(catalog: Catalog, manifest: CheckpointManifest) -> dict[str, 
     states = {}
     for name, version in manifest.own.states.items():
         if version.checkpoint_id not in manifests:
-            manifests[version.checkpoint_id] = _need(catalog, version.checkpoint_id, manifest.checkpoint_id)
+            manifests[version.checkpoint_id] = _load_ancestor(catalog, version.checkpoint_id, manifest.checkpoint_id)
         data = _state_of(catalog, manifests[version.checkpoint_id], name)
         if hashlib.sha256(data).hexdigest() != version.sha256:
             raise _damaged(
-                manifest.checkpoint_id, name, f"its bytes in checkpoint {version.checkpoint_id} have changed"
+                catalog, manifest.checkpoint_id, name, f"its bytes in checkpoint {version.checkpoint_id} have changed"
             )
         states[name] = data
     return states
 
 
 def _overlay(catalog: Catalog, manifest: CheckpointManifest) -> dict[str, bytes]:
-    """A chain whose writer did not record versions: each child replaces what it names."""
+    """Restore from a chain whose writer did not record versions: each child replaces the operators that it names."""
     chain: list[CheckpointManifest] = [manifest]
     while chain[-1].is_incremental and (parent := chain[-1].needed_parent) is not None:
-        chain.append(_need(catalog, parent, chain[-1].checkpoint_id))
+        chain.append(_load_ancestor(catalog, parent, chain[-1].checkpoint_id))
     states: dict[str, bytes] = {}
     for ancestor in reversed(chain):
         states.update({name: _state_of(catalog, ancestor, name) for name in ancestor.operator_states})
     return states
 
 
-def _need(catalog: Catalog, checkpoint_id: int, child_id: int) -> CheckpointManifest:
+def _load_ancestor(catalog: Catalog, checkpoint_id: int, child_id: int) -> CheckpointManifest:
     manifest = catalog.load(checkpoint_id) if 0 < checkpoint_id < child_id else None
     if manifest is None:
         raise Corrupt(
             f"Checkpoint {child_id} needs checkpoint {checkpoint_id}, which is not there.",
             code="chain.broken",
             about=f"checkpoint {child_id}",
-            next_step="recover to an older checkpoint",
+            next_step=f"find one that can be trusted: holdfast recover {catalog.objects.address} --dry-run",
         )
     return manifest
 
@@ -166,31 +166,31 @@ def _need(catalog: Catalog, checkpoint_id: int, child_id: int) -> CheckpointMani
 def _state_of(catalog: Catalog, manifest: CheckpointManifest, name: str) -> bytes:
     operator = manifest.operator_states.get(name)
     if operator is None:
-        raise _damaged(manifest.checkpoint_id, name, "it is not in there")
+        raise _damaged(catalog, manifest.checkpoint_id, name, "that checkpoint does not hold it")
     if not operator.external:
         return operator.try_decode_inline() or b""
     key = catalog.sidecar_key(manifest.checkpoint_id, manifest)
     info = catalog.objects.info(key)
     if info is None:
-        raise _damaged(manifest.checkpoint_id, name, f"{catalog.shown(key)} is not there")
+        raise _damaged(catalog, manifest.checkpoint_id, name, f"{catalog.shown(key)} is not there")
     if operator.external_offset + operator.external_length > info.size:
-        raise _damaged(manifest.checkpoint_id, name, f"{catalog.shown(key)} ends before it does")
+        raise _damaged(catalog, manifest.checkpoint_id, name, f"{catalog.shown(key)} is too short to hold it")
     pieces: Sequence[bytes] = [
         bytes(piece)
         for piece in catalog.objects.stream(key, start=operator.external_offset, length=operator.external_length)
     ]
     data = b"".join(pieces)
     if len(data) != operator.external_length:
-        raise _damaged(manifest.checkpoint_id, name, f"{catalog.shown(key)} ends before it does")
+        raise _damaged(catalog, manifest.checkpoint_id, name, f"{catalog.shown(key)} is too short to hold it")
     return data
 
 
-def _damaged(checkpoint_id: int, name: str, why: str) -> Corrupt:
+def _damaged(catalog: Catalog, checkpoint_id: int, name: str, why: str) -> Corrupt:
     return Corrupt(
         f"State of operator {name!r} cannot be restored from checkpoint {checkpoint_id}: {why}.",
         code="state.damaged",
         about=f"checkpoint {checkpoint_id}",
-        next_step="recover to an older checkpoint",
+        next_step=f"find one that can be trusted: holdfast recover {catalog.objects.address} --dry-run",
     )
 
 

@@ -1,32 +1,41 @@
-"""Which checkpoints may be removed, and which objects belong to none. Pure decisions over what is there.
+"""Retention: which checkpoints may be removed, by number and by age, and which objects are orphans. Pure.
 
-Only names that Holdfast or LaminarDB give are ever taken for orphans, so a stranger's file is never touched. A young
-object may belong to a checkpoint that is being written right now, and is left alone.
+Only objects with names that Holdfast or LaminarDB give can be orphans; any other file is never touched. A young object
+is left alone, because it may belong to a checkpoint that is being written right now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
 
 import msgspec
 
-from holdfast.base.arguments import check_count
+from holdfast.base.arguments import check_count, refused
+from holdfast.base.durations import read_duration
 from holdfast.checkpoints.layout import BATCH, Layout
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Invalid
 from holdfast.storage.objects.store import ObjectInfo
+
+THINNING = ((300, 1), (7200, 60), (3 * 86400, 3600), (None, 86400))
+"""Of checkpoints up to this age (seconds; None: any), one in so many seconds is kept."""
 
 
 class CheckpointRefs(msgspec.Struct, frozen=True):
     """The facts about one checkpoint that retention depends on."""
 
     is_complete: bool
-    """Nothing fatal about it, every sink committed, all of its own objects there."""
+    """No fatal issue, every sink committed, and all of its own objects exist."""
     is_readable: bool = True
     parent_id: int | None = None
     objects: tuple[str, ...] = ()
     """Sidecar and batch objects, removed after the manifest."""
     bytes: int = 0
+    is_settled: bool = False
+    """Every sink committed, by the manifest alone."""
+    timestamp_ms: int = 0
 
 
 def check_retained(max_retained: int | None) -> int | None:
@@ -34,6 +43,23 @@ def check_retained(max_retained: int | None) -> int | None:
     if max_retained is None or max_retained == 0:
         return None
     return check_count("max_retained", max_retained)
+
+
+def check_age(keep: Any, max_retained: int | None) -> float | None:
+    """How long checkpoints are kept, in seconds; None if only their number counts."""
+    if keep is None:
+        return None
+    try:
+        seconds = keep.total_seconds() if isinstance(keep, timedelta) else read_duration(keep).seconds
+    except ValueError as error:
+        raise refused("keep", f"{error}, nor a timedelta") from None
+    if seconds <= 0:
+        raise refused("keep", f"it must be longer than nothing, not {keep!r}")
+    if max_retained is None:
+        raise refused(
+            "keep", "max_retained=None keeps every checkpoint; give the number that stay however old they are"
+        )
+    return seconds
 
 
 def check_keep(keep: int) -> int:
@@ -48,26 +74,84 @@ def check_keep(keep: int) -> int:
     return keep
 
 
-def removable(ids: Sequence[int], look: Callable[[int], CheckpointRefs], keep: int) -> list[int]:
-    """The ids that can go so that `keep` complete checkpoints stay, ascending.
+def removable(
+    ids: Sequence[int],
+    look: Callable[[int], CheckpointRefs],
+    keep: int,
+    *,
+    young: Collection[int] = (),
+    read: Callable[[int], CheckpointRefs] | None = None,
+) -> list[int]:
+    """The ids to remove so that `keep` complete checkpoints stay, and those in `young`, ascending.
 
-    Guarantees: the `keep` newest complete ones stay, so does everything newer than them, and so does every
-    ancestor that something kept needs. `look` is asked only about what is kept.
+    Guarantees: the `keep` newest complete checkpoints stay, and so do all newer ones and every ancestor that one that
+    stays needs. `look` is called only for checkpoints that stay. `read` is the same without a look at a checkpoint's
+    objects, for ancestors; by default it is `look`.
     """
-    newest_first = sorted(ids, reverse=True)
-    there = set(newest_first)
+    there = set(ids)
+    kept = _newest_complete(there, look, keep)
+    if not kept:
+        return []
+    ancestors, unknown_below = _ancestors([*kept, *young], there, read or look)
+    staying = ancestors.union(young)
+    return sorted(n for n in there if unknown_below < n < kept[-1] and n not in staying)
+
+
+class Ancestor(msgspec.Struct, frozen=True):
+    """A checkpoint that stays although it is older than those that are kept."""
+
+    checkpoint_id: int
+    needed_by: tuple[int, ...]
+    """The kept checkpoints that build on it; if not `is_certain`, the damaged ancestor that may."""
+    is_certain: bool = True
+
+
+def needed_ancestors(ids: Sequence[int], look: Callable[[int], CheckpointRefs], keep: int) -> list[Ancestor]:
+    """Why older checkpoints stay that `removable`, asked the same, does not list, ascending."""
+    there = set(ids)
+    kept = _newest_complete(there, look, keep)
+    if not kept:
+        return []
+    older = sorted(n for n in there if n < kept[-1])
+    needed_by: dict[int, list[int]] = {}
+    for checkpoint_id in reversed(kept):
+        for ancestor in _ancestors([checkpoint_id], there, look)[0]:
+            needed_by.setdefault(ancestor, []).append(checkpoint_id)
+    unknown_below = _ancestors(kept, there, look)[1]
+    return [
+        Ancestor(n, tuple(needed_by[n])) if n in needed_by else Ancestor(n, (unknown_below,), is_certain=False)
+        for n in older
+        if n in needed_by or n < unknown_below
+    ]
+
+
+def _newest_complete(there: set[int], look: Callable[[int], CheckpointRefs], keep: int) -> list[int]:
+    """The ids down to the `keep`th complete checkpoint, newest first; none if there are fewer complete ones."""
     kept: list[int] = []
     complete = 0
-    for checkpoint_id in newest_first:
+    for checkpoint_id in sorted(there, reverse=True):
         kept.append(checkpoint_id)
         complete += _chain_is_complete(checkpoint_id, there, look)
         if complete == keep:
-            break
-    if complete < keep:
-        return []
-    ancestors, unknown_below = _ancestors(kept, there, look)
-    oldest = kept[-1]
-    return sorted(n for n in newest_first if unknown_below < n < oldest and n not in ancestors)
+            return kept
+    return []
+
+
+def kept_by_age(times: Mapping[int, int], *, now_ms: int, age: float) -> set[int]:
+    """The checkpoints that stay because they are young, given the time of each.
+
+    The older they are, the fewer (`THINNING`): time is cut into slots, and of each slot the first checkpoint stays. The
+    longer slots are made of whole shorter ones, so whatever stays later has stayed until then. A slot goes once all of
+    it is older than `age`; so one can go back by `age` at least.
+    """
+    kept: dict[tuple[int, int], int] = {}
+    for checkpoint_id, time_ms in sorted(times.items()):
+        seconds_ago = (now_ms - time_ms) / 1000
+        width = next(every for limit, every in THINNING if limit is None or seconds_ago < limit)
+        slot = time_ms // (width * 1000)
+        if (slot + 1) * width * 1000 > now_ms - age * 1000:
+            kept.setdefault((width, slot), checkpoint_id)
+    return set(kept.values())
 
 
 def _chain_is_complete(checkpoint_id: int, there: set[int], look: Callable[[int], CheckpointRefs]) -> bool:
@@ -98,6 +182,18 @@ def _ancestors(kept: list[int], there: set[int], look: Callable[[int], Checkpoin
                 unknown_below = max(unknown_below, parent)
             checkpoint_id, parent = parent, refs.parent_id
     return found, unknown_below
+
+
+def is_due(checkpoint_id: int, ids: Collection[int], every: int) -> bool:
+    """Whether something is due that is done once in `every` checkpoints, or once per checkpoint kept if those are more.
+
+    It depends on ids alone, so it happens as often in a pipeline that is started anew for each epoch.
+    """
+    before = checkpoint_id - 1  # nearly always: a look at all of ten thousand ids takes as long as a write
+    if before not in ids:
+        before = max((number for number in ids if number < checkpoint_id), default=checkpoint_id)
+    rhythm = every * (1 + len(ids) // every)
+    return before // rhythm < checkpoint_id // rhythm
 
 
 class Orphan(msgspec.Struct, frozen=True):

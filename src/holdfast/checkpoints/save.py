@@ -57,9 +57,9 @@ def _fatal_problems(manifest: CheckpointManifest) -> list[str]:
 def check_references(
     manifest: CheckpointManifest, objects: ObjectStore, can_build_on: Callable[[int], bool], known: Set[str]
 ) -> None:
-    """Raise `Invalid` for a manifest that needs a batch object or a parent which is not there.
+    """Raise `Invalid` for a manifest that needs a batch object or a parent which the store does not have.
 
-    `known`: batch objects that need no look, because a checkpoint that is kept needs them as well.
+    `known` are batch objects that need no check, because a checkpoint that is kept needs them as well.
     """
     for batch in manifest.needed_batches:
         if batch.key in known:
@@ -83,9 +83,10 @@ def _missing(manifest: CheckpointManifest, what: str, objects: ObjectStore, next
 
 
 def without_stamps(manifest: CheckpointManifest) -> CheckpointManifest:
-    """The manifest without what a store filled in when it saved the one that this was derived from.
+    """The manifest without the fields that a store filled in when it saved the manifest that this was derived from.
 
-    Those stamps speak of the other checkpoint's state; the batch objects it lists stay, for they may be meant.
+    Those fields describe the state of the other checkpoint. Its batch objects stay listed: the caller may mean to keep
+    them.
     """
     if not manifest.is_ours:
         return manifest
@@ -104,7 +105,7 @@ def stamped(
     sidecar: SidecarObject | None,
     state_checksum: str | None,
 ) -> tuple[CheckpointManifest, bytes]:
-    """The manifest with everything filled in, and its document. Pure."""
+    """The manifest with the fields that the store fills in, and its document. Pure."""
     own = msgspec.structs.replace(
         manifest.own,
         write_id=write_id,
@@ -152,8 +153,8 @@ def _holds(catalog: Catalog, key: str, body: bytes) -> bool:
 def merge_statuses(stored: CheckpointManifest, wanted: CheckpointManifest, *, about: str) -> CheckpointManifest:
     """`stored` with the sink statuses and epochs of `wanted`; `Invalid` if that is not a step forward.
 
-    Forward is: unset, Pending, Failed, Committed. `wanted` may be the manifest as it was handed to `save`,
-    without what the store filled in.
+    Forward is: unset, Pending, Failed, Committed. `wanted` may be the manifest as it was passed to `save`,
+    without the fields that the store filled in.
     """
     wanted = _with_stamps_of(stored, wanted)
     fields = (field for field in stored.__struct_fields__ if field not in MOVABLE)
@@ -189,7 +190,7 @@ def _rank(status: SinkStatus | None) -> int:
 
 
 def _with_stamps_of(stored: CheckpointManifest, wanted: CheckpointManifest) -> CheckpointManifest:
-    """`wanted` with what the store filled in on saving, where the caller has left it open."""
+    """`wanted` with the fields that the store filled in when it saved, where the caller has not set them."""
     stamped = stored.own
     own = msgspec.structs.replace(wanted.own, checksum=stamped.checksum)  # it covers the statuses and moves with them
     if not own.write_id:

@@ -1,8 +1,8 @@
-"""Writing sidecars so that no writer ever replaces another's, nor comes to depend on one.
+"""Writing sidecars. No writer ever replaces another writer's sidecar, or depends on it.
 
-A sidecar is created, never overwritten. If its usual key is taken (an attempt that died, or a rival), this writer uses
-a unique key: the manifest says which, and only the manifest's creation decides who wins. A sidecar that another writer
-left behind is not taken over even if the bytes are the same: a clean-up may be about to remove it.
+A sidecar is created, never overwritten. If its usual key is taken (by an attempt that died, or by a rival), this writer
+uses a unique key and records it in the manifest. Only the creation of the manifest decides which writer wins. A sidecar
+that another writer left behind is not reused even if the bytes are the same: a clean-up may be about to remove it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REMEMBERED = 16
 
 
 class WrittenSidecar(msgspec.Struct, frozen=True):
-    """A sidecar that this handle wrote: its hash, and the time by the monotonic clock."""
+    """A sidecar that this handle wrote, its checksum, and when its write began (monotonic clock)."""
 
     sidecar: SidecarObject
     checksum: str
@@ -55,7 +55,7 @@ class Sidecars:
     def create(self, checkpoint_id: int, chunks: Sequence[Bytes], checksum: str) -> WrittenSidecar:
         """Write a sidecar under its usual key, or under one of our own if that is taken.
 
-        Writing the same again soon after uses what is there, so that a repeated save is the same save.
+        Writing the same state again soon after reuses the sidecar, so that a repeated save is the same save.
         """
         before = self._written.get(checkpoint_id)
         if (
@@ -66,7 +66,7 @@ class Sidecars:
         ):
             return msgspec.structs.replace(before, is_new=False)
         began = self._clock()
-        sidecar = self._create_somewhere(checkpoint_id, chunks)
+        sidecar = self._create_under_free_key(checkpoint_id, chunks)
         self._written[checkpoint_id] = written = WrittenSidecar(sidecar, checksum, began)
         self._removed.discard(checkpoint_id)
         while len(self._written) > REMEMBERED:
@@ -93,7 +93,7 @@ class Sidecars:
         self.unsaved[checkpoint_id] = self.create(checkpoint_id, chunks, checksum).sidecar
 
     def written(self, checkpoint_id: int) -> SidecarObject | None:
-        """The sidecar that this handle wrote for a checkpoint, if it wrote one. `Corrupt` if a clean-up took it."""
+        """The sidecar that this handle wrote for a checkpoint, if it wrote one. `Corrupt` if a clean-up removed it."""
         found = self._written.get(checkpoint_id)
         if checkpoint_id in self._removed or (found and not self._is_there(found)):
             raise Corrupt(
@@ -108,18 +108,21 @@ class Sidecars:
     def withdraw(self, written: WrittenSidecar) -> None:
         """Remove a sidecar after losing its id, if it was written for that attempt alone.
 
-        One under the usual key stays: the winner may be a foreign writer who looks for its own there.
+        One under the usual key stays: the winner may be a foreign writer, whose own sidecar has that key.
         """
         if written.is_new and self._writer_id in written.sidecar.key:
             with step("sidecar.withdraw", key=written.sidecar.key):
                 self._catalog.objects.delete([written.sidecar.key])
 
     def saved(self, checkpoint_id: int) -> None:
-        """A manifest names it now."""
+        """Note that a manifest names the sidecar of this checkpoint."""
         self.unsaved.pop(checkpoint_id, None)
 
     def is_lost(self, checkpoint_id: int) -> bool:
-        """Whether a clean-up took it before a manifest named it: looked up where that is free, else once it is old."""
+        """Whether a clean-up removed the sidecar before a manifest named it.
+
+        Looks only where that is free, or if the sidecar is older than `fresh_for`.
+        """
         written = self._written.get(checkpoint_id)
         if written is None:
             return False
@@ -127,18 +130,18 @@ class Sidecars:
         return (is_old or self._catalog.objects.looks_are_free) and not self._is_there(written)
 
     def removed(self, keys: set[str]) -> None:
-        """A clean-up of this handle has taken these."""
+        """Note that a clean-up of this handle removed these keys."""
         for checkpoint_id in [number for number, sidecar in self.unsaved.items() if sidecar.key in keys]:
             del self.unsaved[checkpoint_id]
             self._written.pop(checkpoint_id, None)
             self._removed.add(checkpoint_id)
 
     def _is_there(self, written: WrittenSidecar) -> bool:
-        """Still there: a clean-up may have taken it, or the checkpoint may have been removed."""
+        """Whether it still exists: a clean-up may have removed it, or the whole checkpoint may have been removed."""
         info = self._catalog.objects.info(written.sidecar.key)
         return info is not None and info.size == written.sidecar.bytes
 
-    def _create_somewhere(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
+    def _create_under_free_key(self, checkpoint_id: int, chunks: Sequence[Bytes]) -> SidecarObject:
         layout = self._catalog.layout
         own = layout.sidecar_key(checkpoint_id, f"{self._writer_id}{next(self._attempts):04x}")
         for key in (layout.sidecar_key(checkpoint_id), own):

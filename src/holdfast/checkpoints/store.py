@@ -6,19 +6,21 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from holdfast.base.arguments import check_count, check_seconds
 from holdfast.base.steps import step
 from holdfast.checkpoints import manifest_json
-from holdfast.checkpoints.catalog import Catalog, advance_latest, check_id, expected_latest, repair_latest
+from holdfast.checkpoints.catalog import Catalog, advance_latest, check_id, repair_latest
 from holdfast.checkpoints.cleanup import Cleanup, CleanupPlan
 from holdfast.checkpoints.layout import Layout
 from holdfast.checkpoints.lease import Lease, claim
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
 from holdfast.checkpoints.operator_state import check_states, plan_increment, restore_states, state_checksum
-from holdfast.checkpoints.retention import check_keep, check_retained
+from holdfast.checkpoints.recovery_walk import RecoveryReport, walk_back
+from holdfast.checkpoints.retention import check_age, check_keep, check_retained
 from holdfast.checkpoints.save import (
     check_is_manifest,
     check_references,
@@ -30,7 +32,7 @@ from holdfast.checkpoints.save import (
     without_stamps,
 )
 from holdfast.checkpoints.sidecar import Sidecars, as_chunks
-from holdfast.checkpoints.validate import Progress, RecoveryReport, ValidationResult, Validator, walk_back
+from holdfast.checkpoints.validate import Progress, ValidationResult, Validator
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, NotFound
 from holdfast.storage.objects.store import Bytes, ObjectStore
 
@@ -52,6 +54,7 @@ class CheckpointStore:
         layout: Layout,
         *,
         max_retained: int | None = 3,
+        keep: str | timedelta | None = None,
         vnode_count: int = 256,
         full_every: int = 10,
         orphan_grace: float = 3600.0,
@@ -60,6 +63,7 @@ class CheckpointStore:
     ) -> None:
         self.objects = objects
         self.max_retained = check_retained(max_retained)
+        self._keep = check_age(keep, self.max_retained)
         self._vnode_count = check_count("vnode_count", vnode_count, 0xFFFF)
         self._full_every = check_count("full_every", full_every, 10**6)
         self._clock = clock
@@ -86,15 +90,14 @@ class CheckpointStore:
         """How many state partitions the runtime uses; manifests are validated against it."""
         return self._vnode_count
 
-    # Writing
-
     def claim(self, owner: str | None = None, *, recheck_after: float = 0.0) -> Lease:
         """Take the store over. From now on every durable step of this handle first checks that no other has.
 
         A check is one listing. With `recheck_after`, one check serves all steps of that many seconds. Only for a writer
         that calls `check_lease` itself where it matters and whose ids have no gaps, as a pipeline does (see `lease`).
         """
-        self._lease = claim(self.objects, owner=owner, clock=self._clock)
+        earlier = self._lease.record if self._lease else None
+        self._lease = claim(self.objects, owner=owner, clock=self._clock, earlier=earlier)
         self._recheck_after = check_seconds("recheck_after", recheck_after)
         return self._lease
 
@@ -236,8 +239,6 @@ class CheckpointStore:
         """Carry out a plan; returns how many checkpoints it removed."""
         self.check_lease()
         return self._cleanup.apply(plan)
-
-    # Reading
 
     def load_latest(self) -> CheckpointManifest | None:
         """The manifest with the highest id, None only if there is none. A damaged one is `Corrupt`, not passed over.
@@ -387,7 +388,7 @@ class CheckpointStore:
     def _create(self, manifest: CheckpointManifest, body: bytes) -> None:
         if self._lease:  # writing state may have taken long, and a process may have been frozen
             self._lease.check(unless_within=LEASE_IS_FRESH_FOR)
-        with self.objects.together(expected_latest(self._catalog, manifest.checkpoint_id)):
+        with self.objects.together():
             create_manifest(self._catalog, manifest.checkpoint_id, body)
             advance_latest(self._catalog, manifest.checkpoint_id)
         self._sidecars.saved(manifest.checkpoint_id)
@@ -412,6 +413,6 @@ class CheckpointStore:
         try:
             self._cleanup.remember(manifest)
             if self.max_retained:
-                self._cleanup.retain(self.max_retained)
+                self._cleanup.retain(self.max_retained, self._keep, manifest)
         except HoldfastError as error:
             log.warning("old checkpoints were not removed and will be tried again with the next save: %s", error)

@@ -1,11 +1,10 @@
-"""Validate checkpoints (manifest, sidecar, batch objects, chain), and walk back to the newest valid one."""
+"""Validate checkpoints: manifest, sidecar, batch objects, and the chain of parents."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -14,7 +13,7 @@ from holdfast.checkpoints.catalog import Catalog
 from holdfast.checkpoints.layout import batch_key, is_batch_key
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, Issue, StateVersion
 from holdfast.checkpoints.operator_state import checksum_subject, inline_hash, read_ahead, state_checksum
-from holdfast.errors import Corrupt, HoldfastError, NotFound, Unavailable
+from holdfast.errors import Corrupt, NotFound
 
 Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
@@ -53,6 +52,7 @@ class Validator:
         self._batches: dict[BatchObject, str | None] = {}
 
     def validate(self, checkpoint_id: int) -> ValidationResult:
+        """Validate a checkpoint and every ancestor that it needs."""
         looked: list[tuple[int, CheckpointManifest | None, list[Issue]]] = []
         ahead: int | None = checkpoint_id
         while ahead is not None and ahead not in self._known:
@@ -71,14 +71,14 @@ class Validator:
         return self._known[checkpoint_id]
 
     def _broken_chain(self, checkpoint_id: int, parent: ValidationResult) -> Issue:
-        """Names the parent and where the trouble began, however far down that is."""
+        """The issue of a child: names its parent, and the damaged ancestor however far down the chain."""
         root, why = self._broken.get(parent.checkpoint_id, (parent.checkpoint_id, parent.reason))
         self._broken[checkpoint_id] = (root, why)
         because = "" if root == parent.checkpoint_id else f", because checkpoint {root} is not"
         return Issue(f"parent checkpoint {parent.checkpoint_id} is not usable{because}: {why}", True)
 
     def look(self, checkpoint_id: int) -> tuple[CheckpointManifest | None, list[Issue]]:
-        """One manifest and everything found about it alone; None if it cannot be read."""
+        """One manifest (None if it cannot be read), and the issues of this checkpoint alone, without its ancestors."""
         try:
             manifest = self._catalog.load(checkpoint_id)
         except Corrupt as error:
@@ -139,7 +139,7 @@ class Validator:
         yield Issue(f"{kind} checksum mismatch: expected {expected}, got {actual}", True)
 
     def _foreign_checksums(self, manifest: CheckpointManifest) -> Iterator[str | None]:
-        """LaminarDB's rules changed from release to release, and it may have left a sidecar that nothing names."""
+        """Checksums by other releases' rules of LaminarDB, which may also leave a sidecar that no operator uses."""
         yield inline_hash(manifest.operator_states)
         yield state_checksum({}, self._catalog.sidecar(manifest.checkpoint_id, manifest))
 
@@ -164,7 +164,7 @@ class Validator:
                 yield Issue(f"batch object {batch.key!r} {problem}", True)
 
     def _unlisted_batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
-        """The epoch's batches, where the manifest lists none: they have only their own checksum to be held against."""
+        """Issues of the epoch's batch objects if the manifest lists none: only their own checksums can be verified."""
         for part in itertools.count(1):
             key = batch_key("", manifest.epoch, part)
             if self._catalog.objects.info(key) is None:
@@ -198,76 +198,12 @@ class Validator:
 
 
 def _held_states(manifest: CheckpointManifest) -> dict[str, StateVersion]:
-    """The states whose bytes are in this very checkpoint, as it describes them itself."""
+    """The states whose bytes are in this checkpoint itself, as it records them."""
     described = manifest.own.states.items()
     return {name: version for name, version in described if name in manifest.operator_states}
 
 
 def _parent(manifest: CheckpointManifest | None) -> int | None:
-    """The next one down the chain. A parent that does not come before its child is no parent: chains end."""
+    """The parent in the chain. An id that is not lower than the child's is ignored, so that every chain ends."""
     parent = manifest.needed_parent if manifest else None
     return parent if manifest and parent is not None and 0 < parent < manifest.checkpoint_id else None
-
-
-class RecoveryReport(msgspec.Struct, frozen=True):
-    """What the walk tried and why it stopped where it did.
-
-    `chosen_id` None with `examined` 0 is an empty store; None with anything skipped means every checkpoint
-    is damaged, and that is not a fresh start.
-    """
-
-    chosen_id: int | None
-    skipped: list[tuple[int, str]]
-    examined: int
-    elapsed: float
-    """Seconds."""
-    unreadable: list[int] = []
-    """Those skipped because the object store failed, not because they are damaged: trying again may help."""
-
-    def require(self) -> int | None:
-        """The chosen id; None only if the store is empty.
-
-        To be asked on behalf of a pipeline: where there are checkpoints and none can be trusted, it is `Corrupt` (or
-        `Unavailable` if some could not be read), because starting from nothing would repeat everything.
-        """
-        if self.chosen_id is not None or not self.skipped:
-            return self.chosen_id
-        newest, why = self.skipped[0]
-        kind = Unavailable if self.unreadable else Corrupt
-        raise kind(
-            f"None of the {len(self.skipped)} checkpoints can be trusted; the newest, {newest}: {why}.",
-            code="recovery.nothing-left",
-            about=f"checkpoint {newest}",
-            unchanged="the store",
-            next_step="holdfast verify --deep, and restore the store from a copy; to begin anew, use another address",
-        )
-
-
-def walk_back(
-    ids: Sequence[int],
-    validator: Validator,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    on_tried: Callable[[int, str | None], None] | None = None,
-) -> RecoveryReport:
-    """Try `ids` from the newest down and stop at the first valid one. One bad checkpoint never ends the walk."""
-    began = clock()
-    skipped: list[tuple[int, str]] = []
-    unreadable: list[int] = []
-    chosen = None
-    examined = 0
-    for checkpoint_id in sorted(ids, reverse=True):
-        examined += 1
-        try:
-            result = validator.validate(checkpoint_id)
-            why = None if result.valid else result.reason
-        except HoldfastError as error:
-            why = f"could not be read: {error.message}"
-            unreadable.append(checkpoint_id)
-        if on_tried:
-            on_tried(checkpoint_id, why)
-        if why is None:
-            chosen = checkpoint_id
-            break
-        skipped.append((checkpoint_id, why))
-    return RecoveryReport(chosen, skipped, examined, clock() - began, unreadable)

@@ -1,4 +1,4 @@
-"""The command line: look at a store, verify it, repair it, clean it up. One file per verb, two outputs."""
+"""The command line: inspect a store, verify it, repair it, clean it up. One file per verb, two outputs."""
 
 from holdfast.cli.app import main
 

@@ -1,6 +1,6 @@
-"""The entry point: the list of verbs, and how their failures become messages and exit codes.
+"""The entry point: the list of verbs, and the mapping of errors to messages and exit codes.
 
-A verb's module is loaded when it is called, so that `--help` and completion answer at once.
+A verb's module is imported when the verb is called, so that `--help` and completion are fast.
 """
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises.
 
-    What a closed pipe swallows is not an error: `holdfast ls | head -1` ends quietly.
+    A closed pipe is not reported as an error: `holdfast ls | head -1` ends quietly.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no failure
+            stream.reconfigure(errors="backslashreplace")  # do not fail for a character that the terminal cannot show
     try:
         code = _run(given)
         sys.stdout.flush()
@@ -153,7 +153,7 @@ def _run(given: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Abort:
         raise KeyboardInterrupt from None
-    except SystemExit:  # click's only use of it here is a pipe whose reader has gone
+    except SystemExit:  # click raises it here only for a broken pipe
         return PIPE_CLOSED
     except click.ClickException as error:
         return _usage_failed(given, error)
@@ -180,7 +180,7 @@ def _fail(given: list[str], kind: str, code: str, message: str, exit_code: int, 
     from holdfast.errors import HoldfastError
 
     error = HoldfastError(message, code=code, next_step=next_step)
-    error.exit_code = exit_code  # type: ignore[misc]  # one that no class of the tree stands for
+    error.exit_code = exit_code  # type: ignore[misc]  # a code that no error class has
     with contextlib.suppress(OSError):
         _output(given).fail(error, kind)
 
@@ -220,12 +220,12 @@ def _show_traceback(given: list[str]) -> None:
 
 
 def _is_about_output(error: OSError) -> bool:
-    """Whether writing our own output failed: the store reports its troubles as errors of its own."""
+    """Whether writing our own output failed. Failures of a store are `HoldfastError`s, not `OSError`s."""
     return error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO) and error.filename is None
 
 
 def _output_failed(given: list[str], error: OSError) -> int:
-    # The interpreter flushes once more on its way out; that must not fail again.
+    # The interpreter flushes standard output once more at exit; that must not fail again.
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:

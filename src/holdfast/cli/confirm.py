@@ -12,21 +12,21 @@ from holdfast.operations.plan import Outcome, Plan, Table
 from holdfast.status import format
 
 NOT_AGREED = 2
-"""The exit code of a verb that had something to do and was not allowed to: usage."""
+"""The exit code of a verb whose plan needed `--yes` and did not get it: a usage error."""
 SHOWN = 200
-"""Rows of a plan that a terminal gets."""
+"""The most rows of a plan that a terminal shows."""
 
 
 class Confirmed(msgspec.Struct, frozen=True):
-    """The result of a plan."""
+    """The result of `confirm`."""
 
     exit_code: int
     outcome: Outcome | None = None
-    """None if it was not applied."""
+    """None if the plan was not applied."""
 
 
 class Declined(click.exceptions.Exit):
-    """A person said no. Reported as an interruption, so that a script goes no further."""
+    """The user said no. Exits like an interruption, so that a script stops as well."""
 
     def __init__(self) -> None:
         super().__init__(130)
@@ -40,9 +40,9 @@ def confirm(
     yes: bool,
     tell: Callable[[int, int], None] | None = None,
 ) -> Confirmed:
-    """Show a plan, and apply it if that is agreed to.
+    """Show a plan, ask for confirmation, and apply the plan.
 
-    `tell` is called with the progress, as the bar is. A person who says no ends the command.
+    `tell` is called with the same progress as the bar. Raises `Declined`, which ends the command, if the user says no.
     """
     _show(plan, output)
     if plan.is_empty:
@@ -51,7 +51,7 @@ def confirm(
         return Confirmed(0 if dry_run else NOT_AGREED)
     try:
         with output.bar(plan.activity, plan.amount, unit="items") as bar:
-            outcome = plan.apply(_Following(bar, plan.amount, tell))
+            outcome = plan.apply(_BarProgress(bar, plan.amount, tell))
     except KeyboardInterrupt as interruption:
         for note in getattr(interruption, "__notes__", ()):
             output.note(note)
@@ -81,9 +81,9 @@ def _show_table(table: Table, output: Output) -> None:
 
 
 def _agreed(output: Output, question: str, *, dry_run: bool, yes: bool) -> bool:
-    """Whether to go ahead with the plan that has just been shown.
+    """Whether to apply the plan that has just been shown.
 
-    False on a dry run, and without a terminal to ask at and without `--yes`: then it says how to go on.
+    False on a dry run. Also False without `--yes` if there is no terminal to ask at; a note then says to add `--yes`.
     """
     if dry_run:
         output.note("nothing was changed: this was a dry run")
@@ -99,8 +99,8 @@ def _agreed(output: Output, question: str, *, dry_run: bool, yes: bool) -> bool:
     return False
 
 
-class _Following:
-    """Moves a bar to how far a plan is."""
+class _BarProgress:
+    """Passes the progress of a plan on to a bar."""
 
     def __init__(self, bar: Bar, amount: int, tell: Callable[[int, int], None] | None) -> None:
         self._bar = bar
@@ -109,7 +109,7 @@ class _Following:
         self._at = 0
 
     def __call__(self, done: int, total: int) -> None:
-        # No further than to where the bar ends: what is added meanwhile is done as well.
+        # Stop at the end of the bar: the plan may do more than its amount, such as work that was added meanwhile.
         at = min(done, self._amount) if self._amount else done
         self._bar.advance(max(0, at - self._at))
         self._at = max(self._at, at)

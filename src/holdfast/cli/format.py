@@ -1,17 +1,17 @@
-"""Text fit for a terminal: escaped, measured in cells, cut to the room there is. All pure."""
+"""Text for a terminal: escaped, measured in cells, cut to the available width. All pure."""
 
 from __future__ import annotations
 
 import unicodedata
 
-_LEAST = 2  # a character and the mark that says there is more
+_LEAST = 2  # one character and the `…`
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that a terminal would act on instead of showing.
+    """The text with every character escaped that a terminal would interpret instead of showing.
 
-    Control characters, line and paragraph separators, and the invisible format characters among which are
-    those that reverse the direction of reading. A backslash stays as it is: this is for eyes, not for parsing.
+    Escapes control characters, line and paragraph separators, and invisible format characters, such as those that
+    reverse the reading direction. A backslash is not escaped: the result is for reading, not for parsing.
     """
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
@@ -24,14 +24,14 @@ def _escaped(character: str) -> str:
 
 
 def width(text: str) -> int:
-    """How many terminal cells a printable text takes."""
+    """The number of terminal cells that a printable text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def cut(text: str, most: int) -> str:
-    """The text, escaped and cut to this many terminal cells; `…` at its end says that there is more."""
+    """The text, escaped and cut to `most` terminal cells; a cut text ends with `…`."""
     shown = printable(text[: most + 1])
     if len(text) <= most and width(shown) <= most:
         return shown

@@ -14,13 +14,13 @@ from holdfast.cli.output import ENVELOPE_VERSION, Bar, Line, Row, shown_address
 from holdfast.cli.terminal import Unit, Unseen
 from holdfast.errors import HoldfastError
 
-_ODD = re.compile("\x7f")  # JSON leaves this one bare; every other control character is escaped already
+_DELETE = re.compile("\x7f")  # the only control character that JSON does not escape
 
 
 class JsonOutput:
-    """Exact values, nothing rounded; notes travel inside the envelope.
+    """Exact values, nothing rounded; notes are part of the envelope.
 
-    Indented at a terminal, one line elsewhere. ASCII only, so that no name in a store can act on a terminal.
+    Indented at a terminal, one line elsewhere. ASCII only, so that no name in a store can control a terminal.
     """
 
     is_terminal = False
@@ -34,12 +34,12 @@ class JsonOutput:
         self._notes: list[str] = []
 
     def line(self, line: Line = "", *, wrap: bool = False) -> None:
-        """Nothing: `finish` has it all."""
+        """Does nothing: `finish` writes the whole result."""
 
     def table(
         self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = (), spare: Sequence[int] = ()
     ) -> None:
-        """Nothing: `finish` has it all."""
+        """Does nothing: `finish` writes the whole result."""
 
     def note(self, text: str) -> None:
         self._notes.append(text)
@@ -55,7 +55,7 @@ class JsonOutput:
         write(self._stdout, self._envelope(store, data))
 
     def add(self, store: str, data: Mapping[str, Any]) -> None:
-        """One of a stream of results: a line of its own, at once."""
+        """Write one result of a stream as a line of its own, at once."""
         write(self._stdout, self._envelope(store, data), in_one_line=True)
         self._stdout.flush()
         self._notes = []
@@ -83,8 +83,8 @@ class JsonOutput:
 
 
 def write(stream: IO[str], value: Any, *, in_one_line: bool = False) -> None:
-    """One JSON document; where it is one of a stream, in one line also at a terminal."""
+    """Write one JSON document; with `in_one_line`, not indented at a terminal either."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     if stream.isatty() and not in_one_line:
         text = msgspec.json.format(text, indent=2)
-    stream.write(_ODD.sub(r"\\u007f", text) + "\n")
+    stream.write(_DELETE.sub(r"\\u007f", text) + "\n")

@@ -15,9 +15,9 @@ from holdfast.projections.projection import ProjectionLike, check_projection
 
 
 def load_projection(given: str, name: str) -> ProjectionLike:
-    """The projection that is meant, made without arguments if it is a class; its name must be `name`.
+    """Load the projection, called without arguments if it is a class; `Invalid` if its name is not `name`.
 
-    Runs the file, or imports the module, as Python would: with its directory, or the current one, on the path.
+    Runs the file with its directory on `sys.path`, or imports the module with the current directory on `sys.path`.
     """
     where, colon, what = given.rpartition(":")
     if not colon or not where or not what:
@@ -47,7 +47,7 @@ def _file(given: str, path: str) -> ModuleType:
             unchanged="everything",
             next_step="name the Python file that has the projection, as in --projection turnover.py:Turnover",
         )
-    # Under a name of its own: a file may be called like a module that is in use.
+    # A name of its own, because the file may have the name of a module that is in use.
     name = f"_projection_{os.path.splitext(os.path.basename(path))[0]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

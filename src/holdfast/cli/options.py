@@ -14,7 +14,8 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from holdfast.base.addresses import kv_address, kv_path, scheme_of
+from holdfast.base.addresses import kv_absolute, kv_address, kv_path, scheme_of
+from holdfast.base.durations import read_duration
 from holdfast.checkpoints.manifest import MAX_U64
 from holdfast.cli.json_output import JsonOutput
 from holdfast.cli.output import Output
@@ -24,8 +25,6 @@ from holdfast.status.checkpoints import OpenedStore, open_existing
 
 LATEST: Literal["latest"] = "latest"
 _ID = re.compile(r"[0-9]{1,20}")
-_DURATION = re.compile(r"([0-9]{1,9})\s*(s|sec|m|min|h|d|days?)?", re.ASCII)
-_SECONDS = {None: 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "day": 86400, "days": 86400}
 
 
 class CheckpointId(click.ParamType[int | Literal["latest"]]):
@@ -42,22 +41,23 @@ class CheckpointId(click.ParamType[int | Literal["latest"]]):
         self.fail(f"{text!r} is not a checkpoint id: a whole number from 1, or {LATEST!r}.", param, ctx)
 
 
-class Duration(click.ParamType[float]):
-    """A length of time such as `90s`, `15min`, `1h` or `2d`; a bare number is seconds."""
+class LengthOfTime(click.ParamType[float]):
+    """A length of time such as `90s`, `15min`, `1h` or `2 days`, in seconds; a bare number is seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, (int, float)):
             return float(value)
-        match = _DURATION.fullmatch(str(value).strip())
-        if match is None:
-            self.fail(f"{value!r} is not a length of time: write 90s, 15min, 1h or 2d.", param, ctx)
-        return float(int(match[1]) * _SECONDS[match[2]])
+        text = str(value).strip()
+        try:
+            return read_duration(f"{text}s" if text.isdecimal() else value).seconds
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 class Setting(click.ParamType[tuple[str, str]]):
-    """`key=value`. A value may be a secret, so a wrong one is never repeated in the message."""
+    """`key=value`. The message of an error never repeats the input, because a value may be a secret."""
 
     name = "key=value"
 
@@ -78,7 +78,7 @@ _DEBUG = click.option(
 
 
 def on_store(verb: Verb) -> Verb:
-    """Give a verb the address of a checkpoint store and the options that all verbs on one share.
+    """Decorator: add the address of a checkpoint store, and the options that all verbs on checkpoint stores share.
 
     The verb is called with the opened store, the output, and its own parameters, and returns the exit code.
     """
@@ -119,18 +119,18 @@ def on_store(verb: Verb) -> Verb:
 
 
 class _KeyValueKind(msgspec.Struct, frozen=True):
-    """A kind of key-value store that a verb takes, and the backends that a plain path to one may mean."""
+    """A kind of key-value store that a verb takes, and how to recognise its backend behind a plain path."""
 
     verb: str
     thing: str
     codes: str
     directory_scheme: str
-    is_directory_of_one: Callable[[str], bool]
+    is_store_directory: Callable[[str], bool]
     addresses: str
 
 
 def _is_rocksdb_index(path: str) -> bool:
-    from holdfast.storage.kv.rocksdb_directory import MARKS  # not for every verb
+    from holdfast.storage.kv.rocksdb_directory import MARKS  # imported late: few verbs need it
 
     return os.path.isfile(os.path.join(path, MARKS["index"]))
 
@@ -148,13 +148,13 @@ _PROJECTIONS = _KeyValueKind(
     "a store of events",
     "store",
     "file",
-    lambda path: os.path.isdir(os.path.join(path, "manifest")),  # SlateDB's
+    lambda path: os.path.isdir(os.path.join(path, "manifest")),  # a SlateDB directory
     "sqlite:///path, s3://bucket/path, gs://, az:// or file:///path",
 )
 
 
 def on_index(verb: Verb) -> Verb:
-    """Give a verb the address of an index, or of the one at a plain path, and the options that all verbs on one share.
+    """Decorator: add the address or path of an index, and the options that all verbs on indexes share.
 
     The verb is called with the address, the output, and its own parameters, and returns the exit code.
     """
@@ -180,13 +180,13 @@ def _on_address(verb: Verb, kind: _KeyValueKind) -> Verb:
 
 
 def _address_of(given: str, kind: _KeyValueKind) -> str:
-    """The full address: a plain path to a file is SQLite's; for a directory, its content decides."""
+    """The full address: a path to a file is SQLite's; a path to a directory is recognised by its content."""
     if "://" in given:
-        return given
+        return kv_absolute(given)
     path = os.path.abspath(os.path.expanduser(given))
     if os.path.isfile(path):
         return kv_address("sqlite", path)
-    if kind.is_directory_of_one(path):
+    if kind.is_store_directory(path):
         return kv_address(kind.directory_scheme, path)
     if os.path.isdir(path):
         file = f"the {kind.thing.split()[1]}'s file or address"
@@ -207,17 +207,17 @@ def _address_of(given: str, kind: _KeyValueKind) -> str:
 
 
 def index_address(given: str) -> str:
-    """The address of the index that is meant: given as an address, or by its path."""
+    """The address of an index that is given as an address or as a path."""
     return _address_of(given, _INDEX)
 
 
 def envelope_store(address: str) -> str:
-    """What the JSON envelope names: a path if the store is on disk, else its address."""
+    """The `store` of a JSON envelope: a path if the store is on disk, else its address."""
     return kv_path(address) if scheme_of(address) in ("sqlite", "rocksdb", "file") else address
 
 
 def asks_first(dry_run: str) -> Callable[[Verb], Verb]:
-    """The options of a verb that shows a plan before it changes anything; `dry_run` is the help of that option."""
+    """Decorator: add `--dry-run`, with the help text `dry_run`, and `--yes` to a verb that shows a plan first."""
 
     def with_options(verb: Verb) -> Verb:
         return click.option("--dry-run", is_flag=True, help=dry_run)(
@@ -228,7 +228,7 @@ def asks_first(dry_run: str) -> Callable[[Verb], Verb]:
 
 
 class Listing(click.Command):
-    """`VERB URL` lists; `VERB NAME URL` is a command of its own. No option of the list takes a value."""
+    """`VERB URL` lists; `VERB NAME URL` runs the subcommand NAME. No option of the list may take a value."""
 
     def __init__(self, *args: Any, commands: Mapping[str, click.Command], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -245,14 +245,14 @@ class Listing(click.Command):
 
 
 def choose_output(command: str, as_json: bool) -> Output:
-    """The output a person or a program gets."""
+    """The output for a program (JSON) or for a person."""
     if as_json:
         return JsonOutput(command, sys.stdout, sys.stderr)
     return terminal_output()
 
 
 class _ToNotes(logging.Handler):
-    """Log records as notes, with the text they quote escaped."""
+    """Writes log records as notes; the output escapes the names that they quote."""
 
     def __init__(self, output: Output) -> None:
         super().__init__()

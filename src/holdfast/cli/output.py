@@ -16,7 +16,7 @@ Style = Literal["good", "bad", "doubtful", "faint", "strong", ""]
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A piece of text and what it means; only the output decides how that looks. The text need not be safe."""
+    """A piece of text and its meaning; the output decides how it looks. The text need not be escaped."""
 
     text: str
     style: Style = ""
@@ -35,17 +35,17 @@ class Bar(Protocol):
         """Take the bar off the screen while something else is written there."""
 
     def advance(self, amount: int) -> None:
-        """So much more has been done."""
+        """Add to the amount done."""
 
     def describe(self, text: str) -> None:
-        """What is being done now."""
+        """Change the label of the bar."""
 
 
 class Output(Protocol):
     """Where a verb's results go.
 
     Guarantees: results go to standard output, everything else to standard error; no text from a store reaches a
-    terminal unescaped. Does not guarantee: that `line` and `table` are shown at all; what matters is in `finish`.
+    terminal unescaped. Does not guarantee: that `line` and `table` are shown at all; `finish` has the whole result.
     """
 
     is_terminal: bool
@@ -58,7 +58,7 @@ class Output(Protocol):
     """True if a person can be asked a question."""
 
     def line(self, line: Line = "", *, wrap: bool = False) -> None:
-        """One line of the result, for people; its last piece may be wrapped at a terminal."""
+        """One line of the result, for people; with `wrap`, a terminal wraps its last piece."""
 
     def table(
         self, header: Sequence[str], rows: Sequence[Row], *, right: Sequence[int] = (), spare: Sequence[int] = ()
@@ -75,13 +75,13 @@ class Output(Protocol):
         """Show progress while the block runs, if there is a terminal."""
 
     def ask(self, question: str) -> bool:
-        """Ask a person, the answer being no unless they say yes. Only where `can_ask`."""
+        """Ask a question; any answer but yes counts as no. Only if `can_ask`."""
 
     def finish(self, store: str, data: Mapping[str, Any]) -> None:
         """The whole result, for programs. Called once, last."""
 
     def fail(self, error: HoldfastError, kind: str | None = None) -> None:
-        """What went wrong; nothing follows."""
+        """Report an error. Nothing may be written afterwards."""
 
 
 def shown_address(address: str) -> str:

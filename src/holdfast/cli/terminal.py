@@ -1,7 +1,7 @@
 """The output for people: aligned columns, colour and progress bars at a terminal, plain text elsewhere.
 
-Plain text is the same lines without colour: columns stand at least two spaces apart, and nothing is boxed,
-so that grep, awk and a mail from cron read well.
+Plain text has the same lines without colour: columns at least two spaces apart and no boxes, for grep, awk and mails
+from cron.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Unit = Literal["bytes", "items"]
 PATIENCE = 0.5
-"""Seconds before a bar appears: short work needs none, and need not wait for rich to load."""
+"""Seconds before a bar appears: short work needs no bar, and does not have to wait until rich is imported."""
 
 _LOOKS: dict[Style, dict[str, Any]] = {
     "good": {"fg": "green"},
@@ -37,12 +37,12 @@ _LOOKS: dict[Style, dict[str, Any]] = {
 }
 GAP = "  "
 LEAST_LAST = 16
-"""Room that the last column gets before it is wrapped, if it needs that much."""
+"""The least width that the last column gets before it is wrapped, if it needs that much."""
 LEAST_WRAPPED = 10
 
 
 class TerminalOutput:
-    """Text for people. All text is escaped here, wherever it came from."""
+    """Text for people. Escapes all text, whatever its origin."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class TerminalOutput:
         self.line([*pieces, row[last]] if row[last].text else _without_tail(pieces), wrap=bool(row[last].text))
 
     def _columns_that_fit(self, widths: list[int], spare: Sequence[int]) -> list[int]:
-        """All columns, or on a narrow terminal those without as many of the spare ones as it takes."""
+        """All columns; on a narrow terminal, without as many of the spare ones as necessary."""
         columns = list(range(len(widths)))
         room = self._columns() if self.is_terminal else sum(widths) * 2
         for n in spare:
@@ -109,7 +109,7 @@ class TerminalOutput:
         return columns
 
     def _wrapped(self, text: str, indent: int) -> list[str]:
-        """The last column in as many lines as the terminal's width asks for; one line where there is no terminal."""
+        """The text wrapped to the terminal's width; one line if there is no terminal."""
         text = printable(text)
         room = self._columns() - indent if self.is_terminal else 0
         if room < LEAST_WRAPPED or width(text) <= room:
@@ -117,7 +117,7 @@ class TerminalOutput:
         return textwrap.wrap(text, room, break_on_hyphens=False) or [""]
 
     def note(self, text: str) -> None:
-        self._stdout.flush()  # so that both streams in one place come in the order they were said
+        self._stdout.flush()  # keeps the order if both streams go to the same place
         with self._bar.hidden():
             self._stderr.write(self._painted([Cell("note: ", "doubtful"), text], self._stderr) + "\n")
 
@@ -142,7 +142,7 @@ class TerminalOutput:
         return self._stdin.readline().strip().lower() in ("y", "yes")
 
     def finish(self, store: str, data: Mapping[str, Any]) -> None:
-        """Nothing: it has been said."""
+        """Does nothing: `line` and `table` have written the result."""
 
     def fail(self, error: HoldfastError, kind: str | None = None) -> None:
         with contextlib.suppress(OSError):
@@ -176,13 +176,13 @@ def _paint(cell: Cell, with_colour: bool) -> str:
 
 
 def _without_tail(pieces: list[str | Cell]) -> list[str | Cell]:
-    """A row whose last cells are empty ends with its last word, not with spaces."""
+    """The row without trailing empty cells, so that it does not end with spaces."""
     while pieces and not _cell(pieces[-1]).text.strip():
         pieces = pieces[:-1]
     return pieces
 
 
-# Progress bars: at a terminal only, and only for work that takes long enough to wonder about
+# Progress bars: only at a terminal, and only for work that takes longer than `PATIENCE`
 
 
 class Unseen:
@@ -200,7 +200,7 @@ class Unseen:
 
 
 class LateBar:
-    """A bar on a terminal that appears once the work has lasted a while, and is wiped off at its end."""
+    """A bar on a terminal that appears after `PATIENCE` seconds of work and is erased at the end."""
 
     def __init__(self, what: str, total: int, *, unit: Unit, stderr: IO[str], has_colour: bool) -> None:
         self._what = what

@@ -1,23 +1,28 @@
-"""Sessions: what a query has computed and how far its sources were read, committed in one step.
+"""Indexes: a query's results and the checkpoints of its sources, committed together in sessions.
 
-`index` what a caller holds · `session` which changes belong together · `source_checkpoints` how far sources were read ·
-`records` keys and records · `configuration` a changed configuration, the reset · `apply` one change at a time, a source
-that cannot resume · `rows`, `spark_source` an index and Spark.
+`index` the object that a caller opens · `session` changes that are committed together · `source_checkpoints` how far
+each source was read · `records` keys and records · `configuration` a changed configuration, the reset · `apply` one
+change at a time, and recovery of a source that cannot resume · `source` a source that a program reads itself ·
+`rows`, `spark_source` an index and Spark.
 """
 
 from holdfast.index.apply import Applier, PositionUnavailable, Recovery, decide_recovery, recover
 from holdfast.index.configuration import Start, config_hash, decide_start
 from holdfast.index.index import Index, ResultIndex, open_index
 from holdfast.index.records import Gap, SourceCheckpoint, StoredCheckpoint
+from holdfast.index.source import Change, Resume, Source
 from holdfast.index.source_checkpoints import SourceCheckpoints
 
 __all__ = [
     "Applier",
+    "Change",
     "Gap",
     "Index",
     "PositionUnavailable",
     "Recovery",
     "ResultIndex",
+    "Resume",
+    "Source",
     "SourceCheckpoint",
     "SourceCheckpoints",
     "Start",

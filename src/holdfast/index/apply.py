@@ -1,11 +1,14 @@
-"""Changes of a source, one at a time: each is applied once or the source stops there; and what to do when a source
-cannot resume from its checkpoint: decided purely, carried out in one commit."""
+"""Changes of a source, one at a time: each is applied once, or the source stops there.
+
+Also the recovery of a source that cannot resume from its checkpoint: `decide_recovery` decides, `recover` acts.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -15,6 +18,7 @@ from holdfast.base.arguments import check_number, refused
 from holdfast.errors import Invalid, NotFound
 from holdfast.index.index import Index
 from holdfast.index.records import Gap
+from holdfast.index.source import Resume, Source
 from holdfast.index.source_checkpoints import check_position, check_source_id
 
 Policy = Literal["strict", "reset", "skip"]
@@ -24,9 +28,9 @@ log = logging.getLogger("holdfast.sources")
 class Applier:
     """Applies changes to an index, each in a session with its source's checkpoint.
 
-    A change that fails is never passed over: the failure is raised, the checkpoint stays, and later changes of that
-    source are refused until this one has succeeded or `give_up` has put its absence on record. The checkpoint stays
-    behind it, so a new process meets the same change again.
+    A change that fails is never skipped: the failure is raised, the checkpoint stays, and later changes of that source
+    are refused until this one has succeeded or `give_up` has recorded the gap. Because the checkpoint stays before the
+    failed change, a new process gets the same change again.
     """
 
     def __init__(self, index: Index) -> None:
@@ -36,14 +40,31 @@ class Applier:
 
     @property
     def skipped(self) -> Mapping[str, int]:
-        """How many changes of each source were in the index already."""
+        """How many changes of each source were skipped because they were in the index already."""
         return MappingProxyType(self._skipped)
 
-    def apply(self, source_id: str, sequence: int, position: bytes | None, change: Callable[[Index], object]) -> bool:
-        """Run `change` in a session that also moves the source's checkpoint; True if it did.
+    def resume(self, source_id: str) -> Resume:
+        """From where a source continues: the position and the sequence of its checkpoint, read together."""
+        found = self._index.checkpoints.read_checkpoint(source_id)
+        return Resume() if found is None else Resume(found.source_position, found.sequence)
 
-        A change with the checkpoint's sequence or a lower one is in the index already: it is counted and not run, and
-        the first of each source is logged as a warning, since it may also mean that a source has begun to count anew.
+    def follow(self, source_id: str, source: Source, change: Callable[[Index, Any], object]) -> int:
+        """Apply the changes of a source, from where it resumes, until it has no more. Returns how many were applied.
+
+        `change` gets the index and the value of each change, within the session that advances the checkpoint. If this
+        raises or the process dies, the next call continues with the first change that is not in the index.
+        """
+        resume = self.resume(source_id)
+        applied = 0
+        for found in source.changes(resume.position, resume.sequence):
+            applied += self.apply(source_id, found.sequence, found.position, partial(_apply, change, found.value))
+        return applied
+
+    def apply(self, source_id: str, sequence: int, position: bytes | None, change: Callable[[Index], object]) -> bool:
+        """Run `change` in a session that also advances the source's checkpoint. Returns True if it ran.
+
+        A change with the checkpoint's sequence or a lower one is in the index already: it is counted as skipped and not
+        run. The first one of each source is logged as a warning, since the source may have restarted its sequence.
         """
         sequence = check_number("sequence", sequence)
         self._check_no_session()
@@ -63,9 +84,9 @@ class Applier:
         return True
 
     def give_up(self, source_id: str, sequence: int, position: bytes | None, why: str) -> Gap:
-        """Do without a change that cannot be applied: the gap is on record, and the source goes on after it.
+        """Skip a change that cannot be applied: record the gap and move the checkpoint after it, in one commit.
 
-        `Invalid` for a change that is in the index already: everything after it would be applied a second time.
+        `Invalid` for a change that is in the index already: the changes after it would be applied a second time.
         """
         sequence = check_number("sequence", sequence)
         self._check_no_session()
@@ -87,8 +108,8 @@ class Applier:
         self._skipped[source_id] += 1
         if self._skipped[source_id] == 1:
             log.warning(
-                "%s: change %d of source %r is in the index already, which has it up to %d; "
-                "it was skipped, and so will others be, without a further warning",
+                "%s: change %d of source %r is in the index already, which has the source up to %d; "
+                "it was skipped, and others like it will be skipped without a warning",
                 self._index.address,
                 sequence,
                 source_id,
@@ -98,7 +119,7 @@ class Applier:
     def _check_no_session(self) -> None:
         if self._index.has_session:
             raise Invalid(
-                f"{self._index.address}: each change has a session of its own, and one is open.",
+                f"{self._index.address}: each change is applied in a session of its own, and another session is open.",
                 code="session.open",
                 about=self._index.address,
                 unchanged="the index and the session",
@@ -107,7 +128,8 @@ class Applier:
 
     def _check_not_after_a_failure(self, source_id: str, sequence: int, mark: int) -> None:
         failed = self._failed.get(source_id)
-        if failed is not None and mark < failed < sequence:  # after a lost reply it may be in all the same
+        # A failed change at or below the mark took effect after all: only the reply to its commit was lost.
+        if failed is not None and mark < failed < sequence:
             raise Invalid(
                 f"Change {failed} of source {source_id!r} failed, so change {sequence} cannot be applied yet.",
                 code="change.failed-before",
@@ -117,12 +139,16 @@ class Applier:
             )
 
 
-class PositionUnavailable(NotFound):
-    """A source no longer has the changes after its checkpoint: its log was cut, or is another one now.
+def _apply(change: Callable[[Index, Any], object], value: Any, index: Index) -> None:
+    change(index, value)
 
-    Raised by sources. `resumes_at` is where the source could go on instead, if it knows, and `resumes_after` the
-    sequence of the last change before that place. Without `resumes_after` it is unknown how changes will be counted, as
-    with another log: sequences from before say nothing then about which changes are in the index.
+
+class PositionUnavailable(NotFound):
+    """A source no longer has the changes after its checkpoint: its log was truncated or replaced.
+
+    Raised by sources. `resumes_at` is the position where the source could continue instead, if it knows one, and
+    `resumes_after` the sequence of the last change before that position. Without `resumes_after` the sequences of
+    future changes are unknown, as with another log: then the old sequences do not tell which changes are in the index.
     """
 
     default_code = "source.position-unavailable"
@@ -136,7 +162,7 @@ class PositionUnavailable(NotFound):
         self.resumes_after = None if resumes_after is None else check_number("resumes_after", resumes_after)
         check_source_id(source_id)
         super().__init__(
-            f"Source {source_id!r} cannot go on from its checkpoint: {self.why}.",
+            f"Source {source_id!r} cannot resume from its checkpoint: {self.why}.",
             about=f"source {source_id!r}",
             unchanged="the index and its checkpoints",
             next_step="bring the missing changes back, or start with the policy reset (compute everything anew) "
@@ -152,19 +178,19 @@ def _rebuilt(source_id: str, why: str, resumes_at: bytes | None, resumes_after: 
 
 
 class Recovery(Struct, frozen=True):
-    """What is done about a source that cannot go on."""
+    """The decision about a source that cannot resume from its checkpoint."""
 
     action: Literal["stop", "reset", "skip"]
     why: str
     gap: Gap | None = None
-    """What was passed over, once that is on record."""
+    """The skipped changes, once the gap is recorded."""
 
 
 def decide_recovery(policy: Policy, failure: PositionUnavailable, *, resets: int = 0) -> Recovery:
-    """Stop, empty the index and start over, or go on after a gap.
+    """Decide: stop, empty the index and start over, or continue after a gap.
 
-    `resets` is how often this start has emptied the index already: a source that fails again right after that would
-    fail for ever, so the second time stops.
+    `resets` is how often this start has emptied the index already. A source that fails again right after a reset would
+    fail for ever, so the second time the decision is to stop.
     """
     if policy not in get_args(Policy):
         raise refused("policy", f"{policy!r} is none of 'strict', 'reset' and 'skip'")
@@ -177,12 +203,12 @@ def decide_recovery(policy: Policy, failure: PositionUnavailable, *, resets: int
 
 
 def recover(index: Index, failure: PositionUnavailable, policy: Policy = "strict", *, resets: int = 0) -> Recovery:
-    """Carry out what the policy says: raise the failure, empty the index, or record the gap and move the checkpoint.
+    """Apply the policy: raise the failure, empty the index, or record the gap and move the checkpoint.
 
-    After `reset` every source begins at its beginning. After `skip` this one begins at its new checkpoint, without a
-    position at wherever it can. If the failure does not say after which sequence it goes on, the source has no
-    checkpoint any more and begins at its beginning: the old sequence would pass for proof that the index has the
-    first changes of a new log. Durable on return.
+    After `reset` every source starts from its beginning. After `skip` this source starts from its new checkpoint; if
+    that has no position, from wherever the source can. If the failure has no `resumes_after`, the checkpoint is removed
+    and the source starts from its beginning: with the old sequence, the first changes of a new log would be taken for
+    changes that are in the index already. Durable on return.
     """
     decided = decide_recovery(policy, failure, resets=resets)
     if decided.action == "stop":

@@ -1,17 +1,17 @@
-"""The configuration that an index's results were made with: its hash, what a changed one means, and the reset.
+"""The configuration that an index's results were made with: its hash, the policy for a change, and the reset.
 
 The hash is the same in every process, on every machine, in every release.
-Each value becomes a tag, the length of what follows as eight bytes, and its content: `n` None, `t` and `f` the two
-truths (empty), `i` an integer in hexadecimal digits, `d` a float as eight bytes, `s` text as UTF-8, `b` bytes, `l` a
-list or tuple (its items), `u` a set (its items, sorted as bytes), `m` a dict (key, value, key, value, sorted by key).
-The hash is the first eight bytes of the SHA-256 of that, as a big-endian number.
+Each value becomes a tag, the length of its content as eight bytes, and the content: `n` None, `t` and `f` True and
+False (no content), `i` an integer in hexadecimal digits, `d` a float as eight bytes, `s` text as UTF-8, `b` bytes,
+`l` a list or tuple (its items), `u` a set (its items, sorted as bytes), `m` a dict (key, value, key, value, sorted by
+key). The hash is the first eight bytes of the SHA-256 of that, as a big-endian number.
 
-So the order of dicts and sets means nothing and that of lists does; 1, 1.0, True and "1" are four different things; and
-0.0 and -0.0 are one, as are all NaNs.
+So the order of a list matters, that of a dict or a set does not. 1, 1.0, True and "1" have different hashes; 0.0 and
+-0.0 have the same one, as have all NaNs.
 
-A reset empties an index so that a crash half-way does no harm. A marker with the hash to set at the end is committed
-first. Then everything goes, some thousand keys per commit. The last commit sets the hash and removes the marker. The
-next opening of an index with a marker finishes this first.
+A reset empties an index in several commits, and survives a crash between them. The first commit writes a marker with
+the hash to set at the end. Then all keys are removed, some thousand per commit. The last commit sets the hash and
+removes the marker. Opening an index that has a marker finishes the reset first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from holdfast.storage.kv.store import Reader, Row, end_of
 RESET_CHUNK = 4096
 """Keys that a reset removes in one commit."""
 UNFINISHED = "index.reset-unfinished"
-"""The code of the error for an index that is half emptied."""
+"""The code of the error for an index whose reset is not finished."""
 _EMPTIED: tuple[tuple[str, bytes], ...] = (
     ("meta", records.CHECKPOINTS),
     ("meta", records.GAPS),
@@ -93,12 +93,12 @@ def _tagged(tag: bytes, content: bytes = b"") -> bytes:
 
 
 class Start(Struct, frozen=True):
-    """What a start does with an index."""
+    """The decision of a start about an index."""
 
     action: Action
-    """`first`: there is nothing; `resume`: the same configuration; the others as the policy for a change says."""
+    """`first`: the index is empty; `resume`: same configuration; otherwise the policy `on_change` decided."""
     resumes: bool
-    """Whether sources go on from their checkpoints; if not, they begin at their beginning."""
+    """Whether sources resume from their checkpoints; if not, they start from their beginning."""
     writes_hash: bool
     why: str
 
@@ -106,10 +106,10 @@ class Start(Struct, frozen=True):
 def decide_start(
     *, stored: int | None, wanted: int, has_anything: bool, policy: OnChange, is_persistent: bool
 ) -> Start:
-    """What to do, given the hash that is stored, the one that is wanted, and whether there is anything to lose.
+    """Decide, from the stored hash, the wanted hash, and whether the index has any data.
 
-    Results without a hash are taken for those of another configuration, because theirs is unknown. Opening the index
-    has already finished a reset that was interrupted.
+    Results without a stored hash are treated like those of another configuration, because theirs is unknown. An
+    interrupted reset has been finished before, when the index was opened.
     """
     check_number("config_hash", wanted)
     if policy not in get_args(OnChange):
@@ -117,11 +117,11 @@ def decide_start(
     if not has_anything:
         return Start("first", False, stored != wanted, "the index is empty")
     if not is_persistent:
-        return Start("reset", False, True, "the index is volatile, so sources start over, and so does it")
+        return Start("reset", False, True, "the index is volatile: sources start over, so it is emptied")
     if stored == wanted:
-        return Start("resume", True, False, "the configuration is the one it was")
+        return Start("resume", True, False, "the configuration is unchanged")
     if stored is None:
-        why = "the index holds data, and no record of the configuration it was made with"
+        why = "the index holds data, but no record of the configuration it was made with"
     else:
         why = f"the configuration has changed: its hash was {stored:016x} and is {wanted:016x} now"
     if policy == "accept":
@@ -141,19 +141,19 @@ def refuse_change(start: Start, address: str) -> Invalid:
 
 
 def has_anything(store: Reader) -> bool:
-    """Whether there is something that a reset would remove."""
+    """Whether the index has any key that a reset would remove."""
     return any(next(store.scan(space, prefix, end_of(prefix)), None) for space, prefix in _EMPTIED)
 
 
 def reset_index(store: Reader, sessions: SessionManager, config_hash: int | None) -> None:
-    """Empty the index and leave this hash, or none. Until it is done, every other read and write is refused."""
+    """Empty the index and set this hash, or none. Until it is finished, every other read and write is refused."""
     marker = [(records.RESET_KEY, records.encode_marker(config_hash))]
     sessions.refusal = lambda: _unfinished(store.address)
     try:
         sessions.commit_alone("reset.begin", "meta", marker)
     except BaseException:
-        with contextlib.suppress(HoldfastError):  # if that is unknown, everything stays refused
-            if store.get("meta", records.RESET_KEY) is None:  # as it was
+        with contextlib.suppress(HoldfastError):  # if the marker cannot be read, everything stays refused
+            if store.get("meta", records.RESET_KEY) is None:  # not begun: the index is unchanged
                 sessions.refusal = None
         raise
     finish_reset(store, sessions)
@@ -191,10 +191,10 @@ def _unfinished(address: str) -> Unavailable:
 
 
 class ResetGuard:
-    """The reads of an index that is not open for writing.
+    """Guards the reads of an index that was opened read-only.
 
-    A process that writes may begin to empty the index at any time, and fail half-way. So each read looks afterwards
-    whether that has begun, a scan at its end, and is `Unavailable` then.
+    A writing process may begin a reset at any time, and fail half-way. So each read checks afterwards, a scan at its
+    end, whether a reset has begun, and raises `Unavailable` then.
     """
 
     def __init__(self, reader: Reader) -> None:

@@ -1,13 +1,14 @@
-"""An index's keyspaces, and its own records: which key each has, and what is in its value.
+"""The keyspaces of an index, and the keys and values of its own records.
 
-Values are sealed as `holdfast.storage.kv.records` says. An id ends its key, so no two ids share one, whatever is in
-them. `results` has what the query has computed, as it was given. `meta` has:
+Values are sealed by `holdfast.storage.kv.records`. A source id is the end of its key, so no two ids share a key,
+whatever characters they contain. `results` holds the results as given. `meta` holds:
 
-    format          u16                                     how this index is laid out
+    format          u16                                     the version of this layout
     hash            u64                                     of the configuration the results were made with
+    columns         JSON                                    the columns of the results, as Spark writes a schema
     reset           flag, u64                               a reset is under way, and the hash to set at its end
     s/<source id>   flag, sequence u64, time u64, position  a source's checkpoint
-    g/<number u64>  a gap as MessagePack                    what was passed over by decision
+    g/<number u64>  a gap as MessagePack                    changes that were skipped on purpose
 
 Numbers are big-endian, so that keys sort by them.
 """
@@ -33,6 +34,7 @@ SCHEMA = Schema(
 FORMAT = 1
 FORMAT_KEY = b"format"
 HASH_KEY = b"hash"
+COLUMNS_KEY = b"columns"
 RESET_KEY = b"reset"
 CHECKPOINTS = b"s/"
 GAPS = b"g/"
@@ -44,16 +46,16 @@ _CHECKPOINT = struct.Struct(">?QQ")
 
 
 class SourceCheckpoint(Struct, frozen=True):
-    """The last change of a source that is in the index, and where the source itself goes on from there."""
+    """The last change of a source that is in the index, and the position from which the source continues."""
 
     sequence: int
-    """Of the last change applied, as the source counts them."""
+    """The sequence of the last applied change, as the source counts them."""
     source_position: bytes | None = None
-    """What the source needs to go on; its meaning is the source's own. None: it said nothing."""
+    """Opaque bytes from which the source can continue. None: the source gave no position."""
 
 
 class StoredCheckpoint(Struct, frozen=True):
-    """A checkpoint with what is kept beside it, for people to look at."""
+    """A checkpoint with the time it was staged, for status displays."""
 
     checkpoint: SourceCheckpoint
     written_ms: int
@@ -65,9 +67,9 @@ class Gap(Struct, frozen=True):
 
     source_id: str
     from_position: bytes | None
-    """Up to here everything is in the index; None: nothing was."""
+    """All changes up to here are in the index; None: the source had no position."""
     to_position: bytes | None
-    """From here on everything is; None: from wherever the source began again."""
+    """All changes from here on are; None: from wherever the source started again."""
     when_ms: int
     """When this was decided, in milliseconds since 1970."""
     why: str
@@ -103,6 +105,14 @@ def encode_hash(config_hash: int) -> bytes:
 def decode_hash(value: bytes, address: str) -> int:
     found: int = _number(_U64, HASH_KEY, value, "the configuration hash", address)[0]
     return found
+
+
+def encode_columns(columns: str) -> bytes:
+    return seal(COLUMNS_KEY, columns.encode())
+
+
+def decode_columns(value: bytes, address: str) -> str:
+    return unseal(COLUMNS_KEY, value, "the record of its columns", address, "index").decode()
 
 
 def encode_format(number: int = FORMAT) -> bytes:

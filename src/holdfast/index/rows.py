@@ -1,8 +1,8 @@
 """Rows as keys and values: JSON documents, made and read by Spark's executors.
 
-A key is the document of the key columns in their order, `{"shop":"a","day":"2026-01-31"}`, so that a scan by its first
-columns is a scan by prefix. A value is the document of all columns but the one that deletes. Times are in UTC and to
-the microsecond; what a document cannot hold exactly is refused as a column, or as a key.
+A key is the document of the key columns in their order, `{"shop":"a","day":"2026-01-31"}`, so that a scan by the first
+key columns is a scan by prefix. A value is the document of all columns except the `delete` column. Times are in UTC
+with microseconds. A column whose type JSON cannot hold exactly is refused, and so is a key column of such a type.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import datetime
 import decimal
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
 KEY, VALUE = "key", "value"
@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"\\u00([0-9a-f]{2})")
 
 
 def problems(schema: StructType, key: Sequence[str], delete: str | None) -> list[str]:
-    """Why these columns cannot be kept, in words; none if they can."""
+    """The reasons why rows of this schema cannot be stored; empty if they can."""
     kinds = {field.name: field.dataType for field in schema.fields}
     found = [f"the column {name!r} is there twice" for name in kinds if schema.names.count(name) > 1]
     for name in key:
@@ -42,9 +42,9 @@ def problems(schema: StructType, key: Sequence[str], delete: str | None) -> list
         elif not _is_key(kinds[name]):
             found.append(f"the key column {name!r} is {kinds[name].simpleString()}, which cannot be a key")
     if delete is not None and (delete not in kinds or kinds[delete].typeName() != "boolean"):
-        found.append(f"there is no boolean column {delete!r} to tell which rows delete")
+        found.append(f"there is no boolean column {delete!r} to mark the rows that delete")
     found += [
-        f"the column {name!r} is {kind.simpleString()}, which is not kept exactly"
+        f"the column {name!r} is {kind.simpleString()}, which cannot be stored exactly"
         for name, kind in kinds.items()
         if not _is_exact(kind)
     ]
@@ -52,18 +52,30 @@ def problems(schema: StructType, key: Sequence[str], delete: str | None) -> list
 
 
 def encoded(frame: DataFrame, key: Sequence[str], delete: str | None) -> DataFrame:
-    """The rows as keys and values; a value that is null deletes."""
+    """The rows as columns `key` and `value`; a null value deletes its key."""
+    return frame.select(key_document(key).alias(KEY), value_document(frame.columns, delete).alias(VALUE))
+
+
+def key_document(key: Sequence[str]) -> Column:
+    """The key of a row, as bytes; null if a column of it is null."""
     from pyspark.sql import functions as f
 
-    stored = [f.col(f"`{name}`") for name in frame.columns if name != delete]
-    value = f.to_json(f.struct(*stored), OPTIONS).cast("binary")
-    if delete is not None:
-        value = f.when(f.coalesce(f.col(f"`{delete}`"), f.lit(False)), f.lit(None)).otherwise(value)
     has_null = f.lit(False)
     for name in key:
         has_null = has_null | f.col(f"`{name}`").isNull()
     whole = f.to_json(f.struct(*(f.col(f"`{name}`") for name in key)), OPTIONS).cast("binary")
-    return frame.select(f.when(~has_null, whole).alias(KEY), value.alias(VALUE))
+    return f.when(~has_null, whole)
+
+
+def value_document(columns: Sequence[str], delete: str | None) -> Column:
+    """The value of a row, as bytes; null if the row deletes."""
+    from pyspark.sql import functions as f
+
+    stored = [f.col(f"`{name}`") for name in columns if name != delete]
+    value = f.to_json(f.struct(*stored), OPTIONS).cast("binary")
+    if delete is not None:
+        value = f.when(f.coalesce(f.col(f"`{delete}`"), f.lit(False)), f.lit(None)).otherwise(value)
+    return value
 
 
 def decoded(documents: DataFrame, schema: StructType) -> DataFrame:
@@ -74,8 +86,49 @@ def decoded(documents: DataFrame, schema: StructType) -> DataFrame:
     return documents.select(row.alias("row")).select("row.*")
 
 
+def columns_of(schema: StructType, delete: str | None) -> str:
+    """The schema of the stored rows, in Spark's JSON: without the `delete` column."""
+    from pyspark.sql.types import StructType
+
+    return StructType([field for field in schema.fields if field.name != delete]).json()
+
+
+def row_reader(columns: str | None) -> Callable[[bytes], dict[str, Any]]:
+    """A function that reads one row from its value: decimals are `Decimal`, exactly, and all floats are floats.
+
+    Dates, times and binary columns are the texts of the JSON document. Without columns, numbers with a fraction are
+    floats, even those of a decimal column.
+    """
+    if columns is None:
+        return json.loads
+    convert = _converter(json.loads(columns))
+    return lambda value: convert(json.loads(value, parse_float=decimal.Decimal))
+
+
+def _converter(kind: Any) -> Callable[[Any], Any]:
+    """Converts a value of a JSON document, in which fractions are `Decimal`s, to the type that its column has."""
+    if isinstance(kind, dict) and kind["type"] == "struct":
+        fields = [(field["name"], _converter(field["type"])) for field in kind["fields"]]
+        return _unless_null(lambda row: {name: convert(row.get(name)) for name, convert in fields})
+    if isinstance(kind, dict) and kind["type"] == "array":
+        item = _converter(kind["elementType"])
+        return _unless_null(lambda items: [item(found) for found in items])
+    if isinstance(kind, dict) and kind["type"] == "map":
+        value = _converter(kind["valueType"])
+        return _unless_null(lambda pairs: {name: value(found) for name, found in pairs.items()})
+    if str(kind).startswith("decimal"):
+        return _unless_null(decimal.Decimal)
+    if kind in ("float", "double"):
+        return _unless_null(float)  # also of "NaN" and "Infinity", which JSON has no numbers for
+    return lambda value: value
+
+
+def _unless_null(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)
+
+
 def key_bytes(columns: Sequence[str], values: Mapping[str, Any]) -> bytes:
-    """The key that a row with these values has. Fewer columns than the key has give the prefix of all such keys."""
+    """The key of a row with these values. With only the first key columns: the prefix of all such keys."""
     given = [name for name in columns if name in values]
     unknown = sorted(values.keys() - set(columns))
     if unknown or not given or list(columns[: len(given)]) != given:
@@ -114,13 +167,13 @@ def _literal(name: str, value: Any) -> str:
 
 
 def _digits(value: decimal.Decimal) -> str:
-    """As Java writes a BigDecimal, which Spark does: 1E-7 and less with an exponent, and no zero with a sign."""
+    """The text of Java's BigDecimal, as Spark writes it: an exponent from 1E-7 down, and no negative zero."""
     shown = value or value.copy_abs()
     return format(shown, "f") if int(shown.as_tuple().exponent) > 0 else str(shown).upper()
 
 
 def _text(value: str) -> str:
-    """As Spark writes it: the same escapes, with capital digits."""
+    """The JSON string as Spark writes it: the same escapes, with upper-case hex digits."""
     return _CONTROL.sub(lambda found: f"\\u00{found[1].upper()}", json.dumps(value, ensure_ascii=False))
 
 
@@ -133,7 +186,7 @@ def _is_exact(kind: DataType) -> bool:
 
     if isinstance(kind, ArrayType):
         return _is_exact(kind.elementType)
-    if isinstance(kind, MapType):  # a document has nothing but texts for names
+    if isinstance(kind, MapType):  # names in a JSON document are strings
         return kind.keyType.typeName() == "string" and _is_exact(kind.valueType)
     if isinstance(kind, StructType):
         return all(_is_exact(field.dataType) for field in kind.fields)

@@ -23,55 +23,55 @@ from holdfast.storage.kv.store import KeyValueStore, Reader, Transaction, WriteB
 
 HELD_CHANGES = 4096
 HELD_BYTES = 4 << 20
-"""Of values that are not small; small ones are bounded by the number of changes."""
+"""Limit for values larger than `SMALL`; smaller ones are bounded by `HELD_CHANGES`."""
 SMALL = 1024
-_BY_A_FAILURE = 1 << 62  # deeper than any block: every open block ends with an error
+_ALL_LEVELS = 1 << 62  # deeper than any block: marks every open block as undone, so that it ends with an error
 log = logging.getLogger("holdfast.sources")
 T = TypeVar("T")
 
 
 class _Scope:
-    """One way into a session: by `begin`, or as a `with` block."""
+    """One entry into a session: by `begin`, or as a `with` block."""
 
     def __init__(self) -> None:
-        self.thread = threading.current_thread()  # not its number, which the next thread may be given
+        self.thread = threading.current_thread()  # not its ident, which a later thread may get again
         self.serial = 0
-        """Of the session; 0 until it is entered."""
+        """The serial of the session; 0 until it is entered."""
         self.depth = 0
         self.is_undone = False
-        """Whether something deeper inside has rolled the session back."""
+        """Whether a deeper level has rolled the session back."""
         self.is_complete = False
 
 
 class SessionManager:
     """The one session that an index can have at a time, and every write that goes to its store.
 
-    A session belongs to the thread that began it. All other threads may read meanwhile and nothing else. If that thread
-    ends without ending its session, the next one that wants to write rolls it back, with a warning.
+    A session belongs to the thread that began it. Meanwhile all other threads may only read. If that thread ends
+    without ending its session, the next thread that wants to write rolls the session back, with a warning.
 
-    A signal can raise at any line here. So what is begun is on record before it is done, everything that undoes is fine
-    to do twice, and no transaction begins before one that was left by an interrupted rollback is gone.
+    A signal can raise at any line here. So each action is recorded in a field before it is taken, every undo can be
+    repeated, and no transaction begins before the one that an interrupted rollback left over is rolled back.
     """
 
     def __init__(self, store: Reader) -> None:
         self.refusal: Callable[[], HoldfastError] | None = None
-        """Why nothing can be read or written any more; None while everything is in order."""
+        """Makes the error that refuses all reads and writes, after a close or during a reset; None while usable."""
         self._store = store
         self._writable = store if isinstance(store, KeyValueStore) else None
         self._lock = threading.RLock()
         self._depth = 0
         self.owner = 0
-        """The thread that has begun the session; 0 if there is none."""
+        """The ident of the thread that began the session; 0 if there is none."""
         self._thread: threading.Thread | None = None
         self._serial = 0
         self.held_results: dict[bytes, bytes | None] = {}
         self._held_meta: dict[bytes, bytes | None] = {}
-        """What the session has changed and no transaction has yet."""
+        """Changes of the session that are not in a transaction yet, as `held_results`."""
         self._held_bytes = 0
         self._transaction: Transaction | None = None
-        """Has a part of the session."""
+        """Holds the part of the session that has spilled."""
         self._leftover: Transaction | None = None
-        """Has something that must never be committed, and is to be rolled back before anything is written."""
+        """A transaction that must never be committed: it is rolled back before anything is written."""
         self._blocks: dict[_Scope, None] = {}  # the `with` blocks that are open
         forks.opened(self)
 
@@ -86,7 +86,7 @@ class SessionManager:
     def begin(self) -> None:
         """Begin a session, or one more level of the session that this thread has open.
 
-        If it is interrupted, the whole session is rolled back.
+        If this is interrupted, the whole session is rolled back.
         """
         entry = _Scope()
         try:
@@ -120,7 +120,7 @@ class SessionManager:
                     self._apply(held)
                 self._forget()
             except BaseException:
-                self._undo(_BY_A_FAILURE)
+                self._undo(_ALL_LEVELS)
                 raise
 
     def rollback(self) -> None:
@@ -132,10 +132,10 @@ class SessionManager:
 
     @contextlib.contextmanager
     def session(self, given: T) -> Iterator[T]:
-        """Begin; commit at the end of the block, roll back if it raises. The block is given this.
+        """Begin; commit at the end of the block, roll back if it raises. `given` is the value of the `with` block.
 
-        If something inside has rolled the session back and gone on, the end of the block is `Invalid`, because
-        the block's own changes are lost. Until then the block can write nothing more.
+        If code inside the block rolls the session back and continues, the end of the block raises `Invalid`, because
+        the block's own changes are lost. Until then the block cannot write.
         """
         block = _Scope()
         try:
@@ -151,7 +151,7 @@ class SessionManager:
             self._leave(block)  # a signal may have cut the first one short
 
     def add(self, space: str, key: bytes, value: bytes | None) -> None:
-        """One change of the session. Without a session: at once in memory, `Invalid` where commits last."""
+        """Add one change to the session. Without a session: apply it at once to a volatile store, else `Invalid`."""
         if self.owner == get_ident():
             held = self.held_results if space == "results" else self._held_meta
             held[key] = value
@@ -175,13 +175,13 @@ class SessionManager:
             self._apply({space: {key: value}})
 
     def commit_alone(self, name: str, space: str, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Commit these changes as one step of this name, whatever becomes of the session around it, if there is one."""
+        """Commit these changes as the step `name`, independently of a session that may be open."""
         with self._lock:
             self._check_thread("write")
             if self._transaction is not None:
                 raise Invalid(
-                    f"{self._store.address}: the session is larger than what is held back in memory, "
-                    "so that nothing can be committed beside it any more.",
+                    f"{self._store.address}: the session is too large for memory and has begun its transaction, "
+                    "so that nothing can be committed beside it.",
                     code="session.large",
                     about=self._store.address,
                     unchanged="the index and the session",
@@ -200,18 +200,18 @@ class SessionManager:
                 self._clean()
 
     def close(self) -> None:
-        """Undo what is open and refuse everything from now on. From any thread."""
+        """Roll back an open session and refuse everything from now on. May be called from any thread."""
         forks.closed(self)
         with self._lock:
             self.refusal = self._closed
             if self._depth:
-                self._undo(_BY_A_FAILURE)
+                self._undo(_ALL_LEVELS)
 
     def forget_in_child(self) -> None:
-        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never release it here
+        self._lock = threading.RLock()  # a thread of the parent may hold it, and does not exist in this process
         self.refusal = self._closed
         self._forget()
-        self._leftover = None  # that is for the parent to roll back
+        self._leftover = None  # the parent rolls it back
 
     def _closed(self) -> HoldfastError:
         return errors.closed("index", self._store.address)
@@ -222,7 +222,7 @@ class SessionManager:
         return self._writable.begin()
 
     def _held(self) -> WriteBatch:
-        """By keyspace, without those that nothing was changed in."""
+        """The held changes by keyspace, without keyspaces that have none."""
         held: WriteBatch = {"results": self.held_results, "meta": self._held_meta}
         return {space: changes for space, changes in held.items() if changes}
 
@@ -242,7 +242,7 @@ class SessionManager:
             raise
 
     def spill(self) -> None:
-        """Give the transaction what is held: it is as much as may be in memory here."""
+        """Write the held changes to the transaction, because they have reached the limit for memory."""
         with self._lock:
             try:
                 self._clean()
@@ -252,7 +252,7 @@ class SessionManager:
                     transaction.write(held)
                 self._drop_held()
             except BaseException:
-                self._undo(_BY_A_FAILURE)
+                self._undo(_ALL_LEVELS)
                 raise
 
     def _enter(self, entry: _Scope) -> None:
@@ -270,7 +270,7 @@ class SessionManager:
             self.owner = get_ident()
 
     def _complete(self, block: _Scope) -> None:
-        """The end of a block that did not raise."""
+        """End a block that did not raise: commit its level, or raise if the session was ended inside."""
         if self._serial == block.serial and self._depth == block.depth:
             self.commit()
         elif self._serial == block.serial and self._depth > block.depth:
@@ -285,10 +285,10 @@ class SessionManager:
             self._abandon(block)
 
     def _abandon(self, entry: _Scope) -> None:
-        """Roll the session back that was entered here, if it is still open. From any thread; fine to do twice."""
+        """Roll back the session that `entry` entered, if it is still open. From any thread; fine to do twice."""
         with self._lock:
             if self._serial == entry.serial and self._depth:
-                self._undo(max(self._depth, entry.depth))  # its own commit may have gone one out already
+                self._undo(max(self._depth, entry.depth))  # its own commit may have left its level already
 
     def _undo(self, depth: int) -> None:
         for block in list(self._blocks):
@@ -303,7 +303,7 @@ class SessionManager:
             self._leftover = None
 
     def _mark_dirty(self) -> None:
-        """The transaction with a part of the session is to be rolled back, now or before the next write."""
+        """Mark the spilled part of the session to be rolled back, now or before the next write."""
         self._leftover = self._transaction or self._leftover
         self._transaction = None
 
@@ -319,8 +319,10 @@ class SessionManager:
 
     def _check_thread(self, what: str) -> None:
         if self._is_left_over():
-            log.warning("%s: a thread has ended with its session open, which was rolled back", self._store.address)
-            self._undo(_BY_A_FAILURE)
+            log.warning(
+                "%s: a thread has ended with its session open, and the session was rolled back", self._store.address
+            )
+            self._undo(_ALL_LEVELS)
         if self.owner not in (0, get_ident()):
             raise Invalid(
                 f"{self._store.address}: another thread has a session open, so this one cannot {what}.",
@@ -331,16 +333,17 @@ class SessionManager:
             )
 
     def _is_left_over(self) -> bool:
-        """Whether the thread that has begun the session is no more."""
+        """Whether the thread that began the session has ended."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return False
-        return thread not in threading.enumerate()  # a signal can make `is_alive` say no for ever (Python 3.11)
+        # Not `is_alive`: after a signal it can stay False for a live thread (Python 3.11).
+        return thread not in threading.enumerate()
 
     def _check_not_undone(self) -> None:
         thread = threading.current_thread()
         if any(block.thread is thread for block in list(self._blocks)):
-            raise self._undone_inside("it is over, and its block is not")
+            raise self._undone_inside("it has ended before its block")
 
     def _undone_inside(self, why: str) -> Invalid:
         return Invalid(

@@ -1,4 +1,4 @@
-"""How far each source has been read, kept with the results in the same session."""
+"""The checkpoints of sources: how far each was read, committed in the same session as the results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MOST_WHY = 4096
 class SourceCheckpoints:
     """A sequence and a position per source, and the hash of the configuration that the results were made with.
 
-    `stage_checkpoint` is part of the session. Everything else stands alone: reads return what is committed, also inside
-    a session, and `clear_checkpoints` and `write_config_hash` commit by themselves, whatever becomes of the session
-    around them.
+    `stage_checkpoint` is part of the session. Everything else is independent of it: reads return committed values, also
+    inside a session, and `clear_checkpoints`, `write_config_hash` and `pass_over` make commits of their own, which stay
+    even if an open session is rolled back.
     """
 
     def __init__(self, store: Reader, sessions: SessionManager, clock: Callable[[], float]) -> None:
@@ -37,9 +37,9 @@ class SourceCheckpoints:
     def stage_checkpoint(self, source_id: str, sequence: int, source_position: bytes | None = None) -> None:
         """Set a source's checkpoint with the session's commit, together with its results.
 
-        Without a position, one that was stored is removed. A sequence may be lower than the one before: whether to go
-        back is for the caller to decide. Outside a session: `Invalid` on a persistent index, at once on a volatile one.
-        A refused position or id leaves what is stored, and the session, as they were.
+        Without a position, a stored position is removed. The sequence may be lower than the stored one: the caller
+        decides whether to go back. Outside a session: `Invalid` on a persistent index, applied at once on a volatile
+        one. A refused position or id leaves the stored checkpoint and the session unchanged.
         """
         key = records.checkpoint_key(check_source_id(source_id))
         sequence, position = check_number("sequence", sequence), check_position(source_position)
@@ -57,7 +57,7 @@ class SourceCheckpoints:
         return {source_id: found.checkpoint for source_id, found in self._scan()}
 
     def read_all_stored(self) -> dict[str, StoredCheckpoint]:
-        """The same with the times, for people to look at."""
+        """Every committed checkpoint with the time it was staged, for status displays."""
         return dict(self._scan())
 
     def clear_checkpoints(self) -> None:
@@ -79,17 +79,18 @@ class SourceCheckpoints:
         return None if value is None else records.decode_hash(value, self._store.address)
 
     def pass_over(self, source_id: str, sequence: int | None, to_position: bytes | None, why: str) -> Gap:
-        """Record that a source's changes from its checkpoint to here will be missing, and move the checkpoint there.
+        """Record a gap from the source's checkpoint to `to_position`, and move the checkpoint there.
 
-        Without a sequence the checkpoint is removed: the source begins anew, with whatever it counts.
-        Both in one commit of their own, so that nothing is passed over without a record.
+        Without a sequence the checkpoint is removed, and the source starts over with sequences of its own. Gap and
+        checkpoint are one commit, so that no change is skipped without a record.
         """
         key = records.checkpoint_key(check_source_id(source_id))
         sequence = None if sequence is None else check_number("sequence", sequence)
         to_position = check_position(to_position)
         before = self.read_checkpoint(source_id)
-        told = why[:MOST_WHY].encode(errors="backslashreplace").decode()  # it may quote a file's name
-        gap = Gap(source_id, before.source_position if before else None, to_position, self._now(), told)
+        # The reason may quote a file name that is not valid Unicode.
+        reason = why[:MOST_WHY].encode(errors="backslashreplace").decode()
+        gap = Gap(source_id, before.source_position if before else None, to_position, self._now(), reason)
         last = max((records.gap_number(found) for found in self._keys(records.GAPS)), default=0)
         moved = None if sequence is None else records.encode_checkpoint(key, sequence, to_position, gap.when_ms)
         changes = [
@@ -100,7 +101,7 @@ class SourceCheckpoints:
         return gap
 
     def gaps(self) -> list[Gap]:
-        """Everything that was passed over since the index was empty, oldest first."""
+        """All gaps recorded since the index was empty, oldest first."""
         self._sessions.check_usable()
         found = self._store.scan("meta", records.GAPS, end_of(records.GAPS))
         return [records.decode_gap(key, value, self._store.address) for key, value in found]
@@ -118,7 +119,7 @@ class SourceCheckpoints:
 
 
 def check_source_id(source_id: Any) -> bytes:
-    """The id as UTF-8: not empty, at most 1,024 bytes, without NUL. Anything else may be in it."""
+    """The id as UTF-8: 1 to 1,024 bytes, any characters except NUL."""
     return check_text("source_id", source_id, nul=False)
 
 

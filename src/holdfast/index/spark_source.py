@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from holdfast.base.addresses import kv_absolute
 from holdfast.index import open_index
 
 if TYPE_CHECKING:
@@ -19,13 +20,13 @@ BATCH_ROWS = 1 << 14
 
 
 def read_index(spark: SparkSession, url: str) -> DataFrame:
-    """The index at an address that every executor reaches, as columns `key` and `value`."""
+    """The index at `url`, as columns `key` and `value`. Every executor must reach it at this address."""
     spark.dataSource.register(IndexDataSource)
-    return spark.read.format(NAME).option("url", url).load()
+    return spark.read.format(NAME).option("url", kv_absolute(url)).load()
 
 
 class IndexDataSource(DataSource):
-    """`spark.read.format("holdfast_index").option("url", "sqlite:///...")`."""
+    """`spark.read.format("holdfast_index").option("url", "sqlite:////...")`."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,7 +40,7 @@ class IndexDataSource(DataSource):
 
 
 class IndexReader(DataSourceReader):
-    """One partition with the whole index: nothing is known about its keys by which to divide them."""
+    """Reads the whole index as one partition: the distribution of its keys, by which to split it, is unknown."""
 
     def __init__(self, url: str) -> None:
         self._url = url

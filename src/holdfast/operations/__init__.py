@@ -1,1 +1,1 @@
-"""Operations on pipelines, indexes and projections from outside: first a plan, then `apply()`."""
+"""Maintenance of pipelines, indexes and projections: each operation is a plan first, then `apply()`."""

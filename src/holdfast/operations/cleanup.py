@@ -1,4 +1,4 @@
-"""Removing old checkpoints (`prune`) and what no checkpoint owns (`gc`), as plans."""
+"""Plans that remove old checkpoints (`prune`) and objects that no checkpoint owns (`gc`)."""
 
 from __future__ import annotations
 
@@ -15,63 +15,64 @@ from holdfast.status.checkpoints import OpenedStore, without_warnings
 
 
 class RemovalPlan(msgspec.Struct, frozen=True):
-    """Checkpoints and orphans that would be removed.
+    """A plan to remove checkpoints and orphans.
 
-    `apply` removes only what was shown and is still removable: some of it may be needed by now. A crash half-way leaves
-    orphans, never an incomplete checkpoint.
+    `apply` plans again and removes only what both plans list: a checkpoint of the first one may be needed by now. A
+    crash half-way leaves orphans, never an incomplete checkpoint.
     """
 
     opened: OpenedStore
-    cleaning: CleanupPlan
-    make_again: Callable[[], CleanupPlan]
+    shown: CleanupPlan
+    plan_again: Callable[[], CleanupPlan]
 
     activity: ClassVar[str] = "removing"
     warnings: ClassVar[Sequence[str]] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.cleaning.checkpoints or self.cleaning.orphans)
+        return not (self.shown.checkpoints or self.shown.orphans)
 
     @property
     def question(self) -> str:
-        return f"Remove {_total(self.cleaning)}?"
+        return f"Remove {_total(self.shown)}?"
 
     @property
     def amount(self) -> int:
-        return len(self.cleaning.checkpoints) + len(self.cleaning.orphans)
+        return len(self.shown.checkpoints) + len(self.shown.orphans)
 
     @property
     def kept(self) -> int:
-        """How many checkpoints stay."""
-        return self.cleaning.kept
+        """The number of checkpoints that stay."""
+        return self.shown.kept
 
     def lines(self) -> Iterator[str | Table]:
         kept = format.count(self.kept, "checkpoint")
         if self.is_empty:
             yield f"nothing to remove; {kept} kept"
-            return
-        yield Table(("REMOVE", "SIZE", "WHY"), list(_rows(self.cleaning)), right=(1,))
-        yield f"to remove: {_total(self.cleaning)}; {kept} will be kept"
+        else:
+            yield Table(("REMOVE", "SIZE", "WHY"), list(_rows(self.shown)), right=(1,))
+            yield f"to remove: {_total(self.shown)}; {kept} will be kept"
+        yield from _reasons_to_stay(self.shown)
 
     def as_json(self) -> dict[str, Any]:
-        return _as_json(self.cleaning)
+        return _as_json(self.shown) | {"ancestors": msgspec.to_builtins(self.shown.ancestors)}
 
     def apply(self, progress: Progress | None = None) -> Outcome:
-        with without_warnings():  # they came when it was planned first
-            now = self.make_again()
-        removed = newest_first(in_both(self.cleaning, now))
+        with without_warnings():  # the first plan has logged them
+            now = self.plan_again()
+        removed = newest_first(in_both(self.shown, now))
         with progress_of_steps(("checkpoints.delete", "orphans.delete"), DELETE_AT_ONCE, self.amount, progress):
             self.opened.store.apply(removed)
         return Outcome([f"removed {_total(removed)}"], result=_as_json(removed))
 
 
 def plan_prune(opened: OpenedStore, keep: int) -> RemovalPlan:
-    """All but the newest `keep` complete checkpoints and what they need; with them, what no checkpoint owns."""
+    """Remove all but the newest `keep` complete checkpoints and their ancestors, and the objects no checkpoint owns."""
     return _plan(opened, lambda: opened.store.plan_prune(keep))
 
 
 def plan_gc(opened: OpenedStore, older_than: float) -> RemovalPlan:
-    """Objects that no checkpoint owns, except those younger than this many seconds."""
+    """Remove the objects that no checkpoint owns and that are older than this many seconds."""
     return _plan(opened, lambda: opened.store.plan_cleanup(older_than=older_than))
 
 
@@ -80,7 +81,7 @@ def _plan(opened: OpenedStore, make: Callable[[], CleanupPlan]) -> RemovalPlan:
 
 
 def _sized(opened: OpenedStore, plan: CleanupPlan) -> CleanupPlan:
-    """The plan with the bytes that are really there: a damaged or foreign manifest does not tell."""
+    """The plan with measured sizes: a damaged or foreign manifest does not record them."""
     if not plan.checkpoints:
         return plan
     objects = opened.store.objects
@@ -104,12 +105,12 @@ def _sized(opened: OpenedStore, plan: CleanupPlan) -> CleanupPlan:
 
 
 def in_both(shown: CleanupPlan, now: CleanupPlan) -> CleanupPlan:
-    """What was shown and is still to go. Pure."""
+    """The checkpoints and orphans that both plans list. Pure."""
     checkpoints = {removal.checkpoint_id: removal for removal in now.checkpoints}
     orphans = {orphan.key for orphan in now.orphans}
     return msgspec.structs.replace(
         now,
-        # As planned now, so that a part it has lost or gained since is known; sized as shown.
+        # The objects of the new plan, since a checkpoint may have lost or gained some; the size as shown.
         checkpoints=[
             msgspec.structs.replace(checkpoints[removal.checkpoint_id], bytes=removal.bytes)
             for removal in shown.checkpoints
@@ -120,7 +121,7 @@ def in_both(shown: CleanupPlan, now: CleanupPlan) -> CleanupPlan:
 
 
 def newest_first(plan: CleanupPlan) -> CleanupPlan:
-    """Children before the ancestors they need: if this ends half-way, what is left is still whole. Pure."""
+    """Order children before the ancestors they need: after a crash half-way, the rest is still valid. Pure."""
     checkpoints = sorted(plan.checkpoints, key=lambda removal: removal.checkpoint_id, reverse=True)
     return msgspec.structs.replace(plan, checkpoints=checkpoints)
 
@@ -130,6 +131,25 @@ def _rows(plan: CleanupPlan) -> Iterator[tuple[str, str, str]]:
         yield f"checkpoint {removal.checkpoint_id}", format.size(removal.bytes), "older than those that are kept"
     for orphan in plan.orphans:
         yield orphan.key, format.size(orphan.bytes), orphan.why
+
+
+def _reasons_to_stay(plan: CleanupPlan) -> Iterator[str]:
+    """A line for each group of older checkpoints that stay for the same reason."""
+    groups: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
+    for ancestor in plan.ancestors:
+        groups.setdefault((ancestor.is_certain, ancestor.needed_by), []).append(ancestor.checkpoint_id)
+    for (is_certain, needed_by), ids in groups.items():
+        stay = f"{format.count(len(ids), 'older checkpoint')} ({format.listed(ids)})"
+        if is_certain:
+            verb = "builds" if len(needed_by) == 1 else "build"
+            why = f"{_checkpoints(needed_by)} {verb} on {'it' if len(ids) == 1 else 'them'}"
+        else:
+            why = f"{_checkpoints(needed_by)} is damaged and may build on {'it' if len(ids) == 1 else 'them'}"
+        yield f"among them: {stay}, because {why}"
+
+
+def _checkpoints(ids: Sequence[int]) -> str:
+    return f"checkpoint{'' if len(ids) == 1 else 's'} {format.listed(ids)}"
 
 
 def _total(plan: CleanupPlan) -> str:

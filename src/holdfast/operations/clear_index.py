@@ -1,4 +1,4 @@
-"""Clearing an index, as a plan: its sources start over; with its results, nothing is left."""
+"""Plans that clear an index: its sources start over. Clearing the results as well leaves it empty."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ _FENCING = "a process that has this index open can write nothing more to it"
 
 
 class ClearIndexPlan(msgspec.Struct, frozen=True):
-    """Checkpoints, gaps and configuration hash that would be removed, and the results if they are counted.
+    """A plan to remove checkpoints, gaps and configuration hash, and the results too unless `results` is None.
 
-    `apply` is `Conflict` if anything has changed since the plan was made. A crash while results are removed leaves a
-    marker, and the next opening finishes that; one after it leaves an empty index with its hash: clear it again.
+    `apply` raises `Conflict` if anything has changed since the plan was made. A crash while results are removed leaves
+    a marker, and the next opening finishes the removal. A crash after that leaves an empty index with its hash: clear
+    it again.
     """
 
     url: str
     seen: IndexStatus
     has_hash: bool
-    """Also if it cannot be read."""
+    """True also for a hash record that is damaged."""
     results: int | None
-    """At most one more than `COUNTED`; None: they stay."""
+    """The number of results, at most `COUNTED` + 1; None if the results stay."""
 
     activity: ClassVar[str] = "removing"
 
@@ -92,7 +93,7 @@ class ClearIndexPlan(msgspec.Struct, frozen=True):
         return Outcome([f"removed {self._words()}"])
 
     def _rows(self) -> list[tuple[str, str]]:
-        """How many there are of each kind, and which."""
+        """A count and the names for each kind of record."""
         found = []
         if self.seen.sources:
             names = format.listed(format.shortened(source.name, NAME) for source in self.seen.sources)
@@ -114,7 +115,7 @@ class ClearIndexPlan(msgspec.Struct, frozen=True):
 
 
 class FinishResetPlan(msgspec.Struct, frozen=True):
-    """An index whose removal of results was interrupted. The only thing it allows is to finish the removal."""
+    """A plan to finish an interrupted removal of results. Such an index allows nothing else."""
 
     url: str
     address: str
@@ -142,12 +143,12 @@ class FinishResetPlan(msgspec.Struct, frozen=True):
             progress_of_steps(("reset.clear",), RESET_CHUNK, 0, progress),
             opened_index(self.url, read_only=False) as seen,
         ):
-            seen.index.checkpoints.clear_checkpoints()  # opening it has removed the results
+            seen.index.checkpoints.clear_checkpoints()  # opening the index has removed the results
         return Outcome(["removed all that was left"])
 
 
 def plan_clear(url: str, *, with_results: bool) -> ClearIndexPlan | FinishResetPlan:
-    """What clearing the index at `url` would remove."""
+    """The plan to clear the index at `url`."""
     try:
         with opened_index(url, read_only=True) as seen:
             return _planned(seen, url, with_results=with_results)

@@ -1,7 +1,7 @@
-"""The protocol `Plan`: what an operation would do, shown before it is done.
+"""The protocol `Plan`: an operation that is shown before it is applied.
 
-Making a plan only looks. It can be printed (`print(*plan.lines(), sep="\\n")`), sent to a program (`as_json()`), and
-applied, by a command line, a web page, a notebook or a program alike.
+Making a plan only reads. A plan can be printed (`print(*plan.lines(), sep="\\n")`), sent to a program (`as_json()`) and
+applied; the command line, a web page, a notebook and a program use it in the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from holdfast.base import steps
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done, and of how much; the latter is 0 if unknown."""
+"""Called with the amount done and the total; the total is 0 if unknown."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Table(msgspec.Struct, frozen=True):
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     right: tuple[int, ...] = ()
-    """Which columns are numbers."""
+    """The columns to align right: numbers."""
 
     def __str__(self) -> str:
         lines = [self.header, *self.rows]
@@ -38,19 +38,19 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What `apply` did."""
+    """The result of `apply`."""
 
     lines: Sequence[str]
     problems: Sequence[str] = ()
-    """What could not be done."""
+    """Failures, a sentence each."""
     result: Any = None
-    """The same exactly, as plain values for JSON."""
+    """The exact result as plain values, for JSON."""
     exit_code: int = 0
-    """The exit code of a command that applied it: not 0 if a part failed."""
+    """The exit code of a command that applied the plan: not 0 if a part failed."""
 
 
 class Plan(Protocol):
-    """An operation that is planned but not done. Frozen; making it and showing it change nothing."""
+    """An operation that is planned but not applied yet. Frozen; making a plan and showing it change nothing."""
 
     @property
     def is_empty(self) -> bool:
@@ -58,39 +58,39 @@ class Plan(Protocol):
 
     @property
     def question(self) -> str:
-        """What to ask a person before `apply`."""
+        """The question to ask a person before `apply`."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What `apply` would do to others, such as a process that has the store open."""
+        """Side effects of `apply` on others, such as a process that has the store open."""
 
     @property
     def activity(self) -> str:
-        """What is being done while `apply` runs, in a word: `removing`."""
+        """The label of a progress bar while `apply` runs: `removing`."""
 
     @property
     def amount(self) -> int:
-        """How much there is to do, in the units that `apply` reports; 0 if unknown."""
+        """The total of the progress that `apply` reports; 0 if unknown."""
 
     def lines(self) -> Iterator[str | Table]:
-        """The plan for people. Names from a store stand in it as they are: escape them for a terminal or a page."""
+        """The plan for people. Names from a store are not escaped: escape them for a terminal or a web page."""
 
     def as_json(self) -> Any:
         """The plan for programs: exact, nothing shortened."""
 
     def apply(self, progress: Progress | None = None) -> Outcome:
-        """Do it.
+        """Carry out the plan.
 
-        Guarantees: it is first held against what is there now, because a plan may have waited for an answer. What is no
-        longer due is left out, or nothing is done and it is `Conflict`; each plan says which.
-        Does not guarantee: that nothing is left half-way by a crash or an interruption. Applying a new plan goes on
-        from there; the notes of a `KeyboardInterrupt` say what it left.
+        Guarantees: the plan is first compared with the current state, because it may have waited for an answer. Parts
+        that no longer apply are left out, or `Conflict` is raised and nothing is done; each plan says which.
+        Does not guarantee atomicity: a crash or an interruption can leave the work half done. Applying a new plan
+        continues from there; the notes of a `KeyboardInterrupt` say what was left.
         """
 
 
 @contextlib.contextmanager
 def progress_of_steps(names: Collection[str], each: int, total: int, progress: Progress | None) -> Iterator[None]:
-    """While the block runs, report `each` as done for every step of one of these names that ends."""
+    """While the block runs, report `each` more as done whenever a step with one of these names ends."""
     if progress is None:
         yield
         return

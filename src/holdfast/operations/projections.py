@@ -1,6 +1,6 @@
-"""Emptying a projection, rebuilding it, and handling its dead letters again, as plans.
+"""Plans that empty a projection, rebuild it, or handle its dead letters again.
 
-What a plan says of a worker is as of `made_ms`, when it was made.
+A plan describes the worker as of `made_ms`, the time when the plan was made.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SWITCHED_NOTHING = "nothing was switched: readers have the live one, and --resu
 
 
 class ResetProjectionPlan(msgspec.Struct, frozen=True):
-    """A read model that would be emptied, with its cursors and dead letters: it begins again at the first event.
+    """A plan to empty a read model, its cursors and its dead letters: it begins again at the first event.
 
-    `apply` is `Conflict` if another read model has taken the place of the one shown. A worker that went on meanwhile is
+    `apply` raises `Conflict` if another read model has replaced the one shown. Progress that a worker made meanwhile is
     no conflict.
     """
 
@@ -45,7 +45,7 @@ class ResetProjectionPlan(msgspec.Struct, frozen=True):
     seen: StoredProjection
     head: int
     keys: int
-    """Of the read model; at most one more than `COUNTED`."""
+    """The number of keys in the read model, at most `COUNTED` + 1."""
     tables: int
     made_ms: int
 
@@ -120,17 +120,17 @@ def plan_reset(url: str, name: str) -> ResetProjectionPlan:
 
 
 def _size_of_read_model(store: ProjectionStore, seen: StoredProjection) -> tuple[int, int]:
-    """Keys, at most one more than `COUNTED`, and tables."""
+    """The number of keys, at most `COUNTED` + 1, and the number of tables."""
     escaped, build = live_build(seen.name).escaped, seen.standing.build if seen.standing else 1
     many = sum(1 for _ in islice(pages(store.kv, "views", keys.of_build(escaped, build)), COUNTED + 1))
     return many, len(store.kv.tables(table_prefix(store.kv, escaped, build))) if has_sql(store.kv) else 0
 
 
 class RebuildProjectionPlan(msgspec.Struct, frozen=True):
-    """A read model that would be made beside the live one, from the first event, and take its place in one step.
+    """A plan to build a new read model from the first event, beside the live one, and then switch to it in one step.
 
-    `apply` reads what has been appended meanwhile as well. If it is cut short nothing is switched; a plan with `resume`
-    goes on where it stood.
+    `apply` also reads the events that were appended meanwhile. If it is interrupted, the live read model stays; a plan
+    with `resume` continues from where it stopped.
     """
 
     url: str
@@ -141,7 +141,7 @@ class RebuildProjectionPlan(msgspec.Struct, frozen=True):
     on_error: OnError
     head: int
     start: int
-    """The position from which a rebuild that is resumed goes on; 0: the first event."""
+    """The position after which a resumed rebuild continues; 0 for one that begins at the first event."""
     made_ms: int
 
     activity: ClassVar[str] = "rebuilding"
@@ -205,7 +205,7 @@ class RebuildProjectionPlan(msgspec.Struct, frozen=True):
                 interruption.add_note(_SWITCHED_NOTHING)
                 raise
             except Invalid as error:
-                raise _stopped(error) from error
+                raise _about_rebuild(error) from error
             letters = len(store.dead_letters(projection.name))
         aside = f", {format.count(letters, 'event')} put aside" if letters else ""
         line = (
@@ -218,7 +218,7 @@ class RebuildProjectionPlan(msgspec.Struct, frozen=True):
 def plan_rebuild(
     url: str, projection: ProjectionLike, *, resume: bool = False, on_error: OnError | None = None
 ) -> RebuildProjectionPlan:
-    """The plan of a rebuild. It resumes under the runner's conditions: same version, and for all events."""
+    """The plan of a rebuild. As in the runner, only a rebuild of the same version and of all events can be resumed."""
     with open_projections(url, read_only=True) as store:
         if store.is_persistent:
             check_kept(projection, store.address)
@@ -231,8 +231,8 @@ def plan_rebuild(
         )
 
 
-def _stopped(error: Invalid) -> Invalid:
-    """What the runner says of a handler that failed is about catching up; here the live read model is another one."""
+def _about_rebuild(error: Invalid) -> Invalid:
+    """The runner's error for a failed handler, which is worded for a catch-up, worded for a rebuild."""
     if error.code != "projection.handler":
         return error
     return Invalid(
@@ -245,10 +245,10 @@ def _stopped(error: Invalid) -> Invalid:
 
 
 class RetryDeadLettersPlan(msgspec.Struct, frozen=True):
-    """Events that would be handled again.
+    """A plan to handle dead letters again.
 
-    Each one that succeeds goes into the read model in one commit with the removal of its letter. `apply` handles the
-    letters that are there by then.
+    The changes of each event that succeeds are committed together with the removal of its letter. `apply` handles the
+    letters that exist when it runs.
     """
 
     url: str
@@ -296,7 +296,7 @@ class RetryDeadLettersPlan(msgspec.Struct, frozen=True):
 
 
 def plan_retry(url: str, projection: ProjectionLike) -> RetryDeadLettersPlan:
-    """Handling every dead letter again.
+    """The plan to handle every dead letter again.
 
     `Invalid` if another version made the read model; `Corrupt` if a letter is damaged: only a rebuild helps then.
     """
@@ -324,7 +324,7 @@ def plan_retry(url: str, projection: ProjectionLike) -> RetryDeadLettersPlan:
 
 
 def _fencing(address: str) -> Sequence[str]:
-    """What opening the store to write does to other processes, if anything."""
+    """A warning if opening the store to write fences other writers."""
     if address.startswith(("sqlite://", "memory://")):
         return ()
     return ("a process that has this store open can write nothing more to it: the store has one writer",)

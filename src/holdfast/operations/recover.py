@@ -1,6 +1,6 @@
-"""Which checkpoint a pipeline would resume from, what its start would do; a plan that repairs `latest` and the workdir.
+"""Recovery from outside a pipeline: the checkpoint it would resume from, a forecast of its start, and a repair plan.
 
-Everything is read from store and workdir: no Spark, and no sink is asked.
+The plan repairs `latest` and the workdir. Needs only the store and the workdir: neither Spark nor any sink.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.storage.objects import LocalObjects
 
 
 class StartForecast(msgspec.Struct, frozen=True):
-    """What a start would do, as far as it is known without Spark and without asking the sinks."""
+    """What a start of the pipeline would do, as far as the store and the workdir tell."""
 
     pipeline: str
     workdir: str
@@ -60,7 +60,7 @@ class RecoveryStatus(msgspec.Struct, frozen=True):
     chosen: CheckpointManifest | None
     latest: LatestPointer
     forecast: StartForecast | None
-    """None if this is no store of a pipeline, or if nothing could be planned."""
+    """None if the store does not belong to a pipeline, or if nothing could be planned."""
 
     @property
     def exit_code(self) -> int:
@@ -119,16 +119,16 @@ class RecoveryStatus(msgspec.Struct, frozen=True):
 
 
 class RepairPlan(msgspec.Struct, frozen=True):
-    """`latest` that would be set, and the workdir that would be rebuilt.
+    """A plan to set `latest` and to rebuild the workdir.
 
-    `apply` fences a driver that still runs before it touches the workdir, and is `Conflict` if the pipeline went on
-    meanwhile: then the workdir stays.
+    `apply` fences a driver that still runs before it touches the workdir. It raises `Conflict`, and leaves the workdir
+    alone, if the pipeline saved another checkpoint meanwhile.
     """
 
     opened: OpenedStore
     set_latest: int | None = None
     why: str = ""
-    """What is wrong with `latest`."""
+    """The problem with `latest`."""
     rebuild_from: int | None = None
     forecast: StartForecast | None = None
 
@@ -175,10 +175,10 @@ class RepairPlan(msgspec.Struct, frozen=True):
 def examine(
     opened: OpenedStore, *, workdir: str | None = None, progress: Callable[[int], None] | None = None
 ) -> RecoveryStatus:
-    """Walk back, reading every byte of each checkpoint, to the first valid one; look ahead to a start from it.
+    """Walk back to the first valid checkpoint, reading every byte of each, and forecast a start from it.
 
-    `workdir` is where Spark's workdir is, if not where the checkpoint says; `progress` is called with the number of
-    bytes read.
+    `workdir` overrides the path of Spark's workdir that the checkpoint records; `progress` is called with the number
+    of bytes read.
     """
     report = opened.store.recover_latest_validated(progress=progress)
     damaged = [number for number, _ in report.skipped]
@@ -216,12 +216,12 @@ def _resume_json(chosen: CheckpointManifest) -> dict[str, Any]:
 def forecast_start(
     opened: OpenedStore, chosen: CheckpointManifest | None, report: RecoveryReport, workdir: str | None
 ) -> StartForecast | None:
-    """The plan for a start from `chosen`; None if this is no store of a pipeline, or if nothing could be planned."""
-    place = workdir or _recorded_workdir(opened, chosen)
-    if place is None or (chosen is None and report.skipped):
+    """Forecast a start from `chosen`; None if the store does not belong to a pipeline, or if nothing can be planned."""
+    path = workdir or _recorded_workdir(opened, chosen)
+    if path is None or (chosen is None and report.skipped):
         return None
     try:
-        found = Workdir(place)
+        found = Workdir(path)
         pipeline = _pipeline(chosen, found)
         if pipeline is None:
             return None
@@ -229,16 +229,16 @@ def forecast_start(
         observed = Observation(opened.address, chosen, seen, report.skipped)
         return StartForecast(pipeline, seen.path, plan_recovery(observed, _recorded_spec(pipeline, chosen)), None)
     except HoldfastError as error:
-        return StartForecast(_pipeline(chosen, None) or "", place, None, error)
+        return StartForecast(_pipeline(chosen, None) or "", path, None, error)
     except OSError as error:
-        return StartForecast(_pipeline(chosen, None) or "", place, None, _not_seen(place, error))
+        return StartForecast(_pipeline(chosen, None) or "", path, None, _workdir_unreadable(path, error))
 
 
 def _rebuild_workdir(opened: OpenedStore, forecast: StartForecast, checkpoint_id: int) -> int:
-    """Take the pipeline over and rebuild the workdir; the new generation.
+    """Take the pipeline over and rebuild the workdir from this checkpoint; returns the new generation.
 
-    Guarantees: a driver that still runs is fenced before anything is changed, and what was agreed to is what happens:
-    if the pipeline went on meanwhile it is `Conflict` and the workdir stays.
+    Guarantees: a driver that still runs is fenced before anything is changed; if the pipeline saved another checkpoint
+    meanwhile, `Conflict` is raised and the workdir stays.
     """
     workdir = Workdir(forecast.workdir)
     lease = opened.store.claim(f"holdfast recover on {socket.gethostname()}:{os.getpid()}")
@@ -277,7 +277,7 @@ def _pipeline(chosen: CheckpointManifest | None, workdir: Workdir | None) -> str
 
 
 def _recorded_spec(pipeline: str, chosen: CheckpointManifest | None) -> PipelineSpec:
-    """The pipeline as the checkpoint recorded it: whether its code has changed since turns out at the start."""
+    """The pipeline as the checkpoint recorded it. Only a start can tell whether its code has changed since."""
     if chosen is None:
         return PipelineSpec(pipeline, 0, frozenset(), frozenset())
     return PipelineSpec(
@@ -289,12 +289,12 @@ def _recorded_spec(pipeline: str, chosen: CheckpointManifest | None) -> Pipeline
     )
 
 
-def _not_seen(place: str, error: OSError) -> HoldfastError:
+def _workdir_unreadable(path: str, error: OSError) -> HoldfastError:
     kind = Invalid if isinstance(error, NotADirectoryError) else Unavailable
     return kind(
-        f"The workdir {place} cannot be looked at: {error.strerror or error}.",
+        f"The workdir {path} cannot be read: {error.strerror or error}.",
         code="workdir.unreadable",
-        about=place,
+        about=path,
         unchanged="everything",
         next_step="run it where the workdir is, as a user who may read it",
     )

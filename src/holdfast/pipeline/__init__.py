@@ -1,1 +1,1 @@
-"""The protocol of an epoch and the way back after a failure: decisions apart from effects."""
+"""Pipelines: the two-phase commit of an epoch, and recovery after a failure. Decisions are apart from effects."""

@@ -2,7 +2,7 @@
 
 query = ContinuousQuery("turnover", index="sqlite:///data/turnover.db", key="shop")
 orders = query.source("orders", spark.readStream.format("kafka")...load())
-query.run(turnover(orders), output_mode="update", trigger={"processingTime": "5 seconds"})
+query.run(turnover(orders), output_mode="update", trigger="5 seconds")
 query.get(shop="shop-1")
 """
 
@@ -16,14 +16,13 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import msgspec
-
 from holdfast.errors import Corrupt, Invalid
 from holdfast.index import Index, SourceCheckpoint
-from holdfast.index.rows import decoded, key_bytes
+from holdfast.index.rows import decoded, key_bytes, row_reader
 from holdfast.pipeline.definition import Operator
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.recovery_plan import OnChange
+from holdfast.pipeline.reports import EpochReport
 from holdfast.pipeline.supervisor import Run
 from holdfast.sinks import IndexSink
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SINK = "results"
-CANNOT_RESUME = {"sink.ahead", "sink.set-back", "store.lost"}
+CANNOT_RESUME = {"recovery.nothing-left", "sink.ahead", "sink.set-back", "store.lost"}
 log = logging.getLogger("holdfast.spark")
 T = TypeVar("T")
 
@@ -54,7 +53,7 @@ class ContinuousQuery:
         self,
         name: str,
         *,
-        index: str | Index,
+        index: str | os.PathLike[str] | Index,
         key: str | Sequence[str],
         delete: str | None = None,
         checkpoints: str | os.PathLike[str] | None = None,
@@ -83,6 +82,10 @@ class ContinuousQuery:
         self.pipeline.accepts_loss = recovery == "strict"
         self._has_run = False
 
+    def __repr__(self) -> str:
+        pipeline = self.pipeline
+        return f"ContinuousQuery({pipeline.name!r}, {self._sink.address!r}, key={self._sink.key!r}, {pipeline.state})"
+
     def source(self, name: str, frame: DataFrame) -> DataFrame:
         """Name a stream; returns it unchanged. Its position is kept in the index under this name."""
         return self.pipeline.source(name, frame)
@@ -97,32 +100,53 @@ class ContinuousQuery:
         """An object on the driver that takes part in every checkpoint, as for a pipeline."""
         return self.pipeline.operator(name, operator)
 
-    def run(self, frame: DataFrame, *, output_mode: str = "update", trigger: Mapping[str, Any] | None = None) -> None:
+    def on_epoch(self, function: Callable[[EpochReport], object]) -> Callable[[EpochReport], object]:
+        """Call `function` with an `EpochReport` after each epoch, as for a pipeline."""
+        return self.pipeline.on_epoch(function)
+
+    def run(
+        self,
+        frame: DataFrame,
+        *,
+        output_mode: str = "update",
+        trigger: str | Mapping[str, Any] | None = None,
+        **spark_trigger: Any,
+    ) -> None:
         """Run until the query ends by itself or is asked to stop."""
         self._start_over_if_volatile()
-        self._recovering(lambda: self.pipeline.run(frame, output_mode=output_mode, trigger=trigger))
+        self._recovering(lambda: self.pipeline.run(frame, output_mode=output_mode, trigger=trigger, **spark_trigger))
 
-    def start(self, frame: DataFrame, *, output_mode: str = "update", trigger: Mapping[str, Any] | None = None) -> Run:
+    def start(
+        self,
+        frame: DataFrame,
+        *,
+        output_mode: str = "update",
+        trigger: str | Mapping[str, Any] | None = None,
+        **spark_trigger: Any,
+    ) -> Run:
         """Start it and return a handle with `stop()` and `await_termination()`."""
         self._start_over_if_volatile()
-        return self._recovering(lambda: self.pipeline.start(frame, output_mode=output_mode, trigger=trigger))
+        return self._recovering(
+            lambda: self.pipeline.start(frame, output_mode=output_mode, trigger=trigger, **spark_trigger)
+        )
 
     def get(self, **key: Any) -> dict[str, Any] | None:
         """The row with this key, as the index has it now. None if there is none.
 
-        As its document has it: texts for times and dates, and every number with a fraction as a float, also one of a
-        decimal column, whose digits may be more than a float has. `results` gives the columns as they are.
+        Values are those of its JSON document, times and dates are texts; numbers have the type of their column, a
+        decimal is a `Decimal`. `results` gives columns with their own types.
         """
         with self._sink.read() as index:
             value = index.results.get(key_bytes(self._sink.key, key))
-        return None if value is None else _row(value)
+            return None if value is None else row_reader(index.results.read_columns())(value)
 
     def scan(self, **key: Any) -> Iterator[dict[str, Any]]:
         """Every row, or those with these first columns of the key, in the order of their keys."""
         prefix = key_bytes([*self._sink.key, ""], key) if key else b""
         with self._sink.read() as index:
+            row = row_reader(index.results.read_columns())
             for _, value in index.results.scan(prefix):
-                yield _row(value)
+                yield row(value)
 
     def positions(self) -> dict[str, SourceCheckpoint]:
         """Where each source stands, as the index has it."""
@@ -137,7 +161,7 @@ class ContinuousQuery:
         return decoded(self._documents(like.sparkSession), stored)
 
     def _recovering(self, go: Callable[[], T]) -> T:
-        """Start; where that cannot resume and may start over, empty everything first."""
+        """Call `go`. If the query cannot resume and may start over, empty everything and call it once more."""
         try:
             return go()
         except Corrupt as error:
@@ -171,8 +195,3 @@ class ContinuousQuery:
                 next_step="make a new ContinuousQuery, or use an index that keeps its results",
             )
         self._has_run = True
-
-
-def _row(value: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(value)
-    return found

@@ -18,10 +18,11 @@ from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus, SinkStatus
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid
+from holdfast.pipeline.dead_letters import EpochRows, RefusedCount
 from holdfast.pipeline.definition import NamedSink, Operator
 from holdfast.pipeline.epoch_manifest import EpochFacts, epoch_manifest, with_statuses
 from holdfast.pipeline.workdir.snapshot import Snapshot, WorkdirSnapshotter
-from holdfast.sinks import Delivery, Descriptor, StagedOutputGone
+from holdfast.sinks import Delivery, Descriptor, RefusedTogether, StagedOutputGone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +44,7 @@ class ReplayedEpoch(msgspec.Struct, frozen=True):
 
 
 def classify_batch(newest: CheckpointManifest | None, delivered: int, epoch: int) -> NewEpoch | ReplayedEpoch:
-    """New or replayed, from the newest checkpoint, the last epoch that was delivered, and the batch at hand.
+    """Decide whether a batch is a new epoch or a replayed one.
 
     `Corrupt` if Spark is anywhere else than at that epoch or at the next one: going on would lose or repeat rows.
     """
@@ -172,7 +173,7 @@ class EpochCoordinator:
         self._operators = operators
         self._snapshotter = snapshotter
         self._clock = clock
-        # Chosen before the newest checkpoint was looked for: any epoch that was decided after that look has this id.
+        # Chosen before the newest checkpoint was read: an epoch that another driver decides after that has this id.
         self._next_id = first_id
 
     def classify(self, epoch: int) -> NewEpoch | ReplayedEpoch:
@@ -180,24 +181,39 @@ class EpochCoordinator:
         self._store.check_lease()
         return classify_batch(self.newest, self.delivered, epoch)
 
-    def run(self, epoch: NewEpoch | ReplayedEpoch, frame: DataFrame, facts: EpochFacts) -> None:
+    def run(self, epoch: NewEpoch | ReplayedEpoch, frame: DataFrame, facts: EpochFacts) -> RefusedCount:
         """Deliver one epoch to every sink. If it raises, every sink is either untouched or will be finished.
 
-        `frame` may be read several times and must give the same rows each time.
+        `frame` may be read several times and must give the same rows each time. Returns how many rows went to the dead
+        letters.
         """
+        rows = EpochRows(
+            frame,
+            self._sinks.values(),
+            lineage=facts.lineage,
+            epoch=facts.epoch,
+            now=self._clock(),
+            is_replay=isinstance(epoch, ReplayedEpoch),
+        )
         match epoch:
             case NewEpoch():
-                self._deliver(frame, facts)
+                self._deliver(frame, rows, facts)
             case ReplayedEpoch(manifest):
-                self._replay(manifest, frame, facts)
+                self._replay(manifest, frame, rows, facts)
+        return rows.refused
+
+    def seal(self, *, is_clean: bool) -> None:
+        """The query has ended: leave for the next start what the workdir is."""
+        if self.newest is not None:
+            self._snapshotter.seal(self.newest, is_clean=is_clean)
 
     # A new epoch
 
-    def _deliver(self, frame: DataFrame, facts: EpochFacts) -> None:
-        with self._staging(facts.epoch) as staged:
+    def _deliver(self, frame: DataFrame, rows: EpochRows, facts: EpochFacts) -> None:
+        with self._staging(facts.epoch) as staged, contextlib.closing(rows):
             for named in self._sinks.values():
                 try:
-                    staged[named.name] = self._stage(named, frame, facts)
+                    staged[named.name] = self._stage(named, rows, facts)
                 except HoldfastError as error:
                     unchanged = "nothing of this epoch is visible in any sink"
                     raise _about_sink(error, named.name, facts.epoch, facts.sources, unchanged) from error
@@ -207,8 +223,8 @@ class EpochCoordinator:
         self._decide(manifest, chunks, staged)
         self._snapshotter.confirm(snapshot)
         self.newest, self.delivered = manifest, facts.epoch
-        # A driver that took over before the decision may have removed what some sinks staged. They would get the rows
-        # of another run of the query: that driver has to deliver to all of them.
+        # A driver that took over before the decision may have removed the staged output of some sinks. Those would get
+        # rows of another run of the query, so that driver has to deliver to all sinks.
         self._store.check_lease()
         self._finish(manifest)
 
@@ -229,9 +245,9 @@ class EpochCoordinator:
                 with step("sink.rollback", sink=name, epoch=epoch):
                     self._sinks[name].sink.rollback(descriptor, delivery)
             except Exception as error:
-                log.warning("what sink %r staged is left for the next start to remove: %s", name, error)
+                log.warning("sink %r could not roll back; the next start removes its staged output: %s", name, error)
 
-    def _stage(self, named: NamedSink, frame: DataFrame, facts: EpochFacts) -> Descriptor:
+    def _stage(self, named: NamedSink, rows: EpochRows, facts: EpochFacts) -> Descriptor:
         delivery = Delivery(
             self._pipeline,
             named.name,
@@ -242,7 +258,12 @@ class EpochCoordinator:
             str(facts.runtime.get("query_id") or ""),
         )
         with step("sink.stage", sink=named.name, epoch=facts.epoch):
-            return named.sink.stage(named.frame(frame), delivery)
+            try:
+                return named.sink.stage(rows.of(named), delivery)
+            except RefusedTogether:
+                if not rows.split_together(named):
+                    raise
+                return named.sink.stage(rows.of(named), delivery)
 
     def _snapshot(
         self, facts: EpochFacts, staged: Mapping[str, Descriptor]
@@ -291,11 +312,12 @@ class EpochCoordinator:
             return True
         return stored is not None and self._store.has_written(stored)
 
-    # An epoch once more
+    # A replayed epoch
 
-    def _replay(self, manifest: CheckpointManifest, frame: DataFrame, facts: EpochFacts) -> None:
-        self._finish(manifest, stage_again=lambda named: self._stage(named, frame, facts))
-        _compute(frame)
+    def _replay(self, manifest: CheckpointManifest, frame: DataFrame, rows: EpochRows, facts: EpochFacts) -> None:
+        with contextlib.closing(rows):
+            self._finish(manifest, stage_again=lambda named: self._stage(named, rows, facts))
+            _compute(frame)
         self.restore_operators(manifest)
 
     def restore_operators(self, manifest: CheckpointManifest) -> None:
@@ -310,7 +332,7 @@ class EpochCoordinator:
     def _finish(
         self, manifest: CheckpointManifest, stage_again: Callable[[NamedSink], Descriptor] | None = None
     ) -> None:
-        """Finish the epoch in every sink, or raise: an epoch that Spark takes for done must not be owed any more."""
+        """Finish the epoch in every sink, or raise: Spark must not count it as done while a sink owes it."""
         finished = finish_owed(
             manifest,
             self._sinks,

@@ -1,4 +1,4 @@
-"""What is known of an epoch from Spark's log, and the manifest that is made of it."""
+"""The facts of an epoch, read from Spark's offset log, and the manifest made from them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from holdfast.checkpoints.manifest import (
 from holdfast.checkpoints.operator_state import encode
 from holdfast.errors import Invalid
 from holdfast.pipeline.definition import PreparedPipeline
+from holdfast.pipeline.query.description import RECORDED
 from holdfast.pipeline.workdir.snapshot import Snapshot
 from holdfast.sinks import Descriptor
 from holdfast.sparkdir.checkpoint import SparkCheckpoint
 from holdfast.sparkdir.logs import PlannedBatch
 
 ORDERED_SOURCES = 4
-"""Version 2 of the offset log names its sources, and keeps only so many in the order of the query."""
+"""Version 2 of the offset log names its sources. Up to this many of them are in the order of the query."""
 
 
 class EpochFacts(msgspec.Struct, frozen=True):
-    """What is known of an epoch before anything is staged: where it reads from and under which rules."""
+    """The facts of an epoch before anything is staged: its offsets, reference tables, watermark and settings."""
 
     epoch: int
     batch_id: int
@@ -42,11 +43,10 @@ class EpochFacts(msgspec.Struct, frozen=True):
     watermark: int | None
     pipeline_hash: int
     workdir: str
-    state_partitions: int
     vnode_count: int
     runtime: dict[str, Any]
     positions: dict[str, str | None] = {}
-    """Per source where this batch ends, as Spark's log has it."""
+    """Per source the end offset of this batch, as text from Spark's log."""
 
 
 def read_epoch_facts(
@@ -58,7 +58,7 @@ def read_epoch_facts(
     query_id: str,
     last_epoch: Mapping[str, Any],
 ) -> EpochFacts:
-    """What Spark's offset log says of a batch that Spark has planned, with what is known of the pipeline.
+    """Read the facts of a batch that Spark has planned: from its offset log, and from the pipeline's definition.
 
     `last_epoch` is a summary of the epoch before, recorded with this one. `Corrupt` if the log cannot be read.
     """
@@ -87,7 +87,6 @@ def read_epoch_facts(
         watermark=planned.watermark_ms or None,
         pipeline_hash=prepared.pipeline_hash,
         workdir=str(definition.workdir.home),
-        state_partitions=partitions if spark_checkpoint.has_state() else 0,
         vnode_count=min(max(partitions, 1), 0xFFFF),
         runtime={
             "pipeline": definition.name,
@@ -98,6 +97,7 @@ def read_epoch_facts(
             "output_mode": definition.output_mode,
             "guarantees": {name: named.sink.guarantee for name, named in definition.sinks.items()},
             "last_epoch": dict(last_epoch),
+            RECORDED: prepared.description.recorded(planned.settings),
         },
     )
 
@@ -147,8 +147,9 @@ def epoch_manifest(
         operator_states=states.operators,
         table_store_checkpoint_path=facts.workdir,
         wal_position=facts.batch_id,
-        per_core_wal_positions=[facts.batch_id] * facts.state_partitions,
+        per_core_wal_positions=snapshot.partition_versions,
         watermark=facts.watermark,
+        source_watermarks=_source_watermarks(facts),
         source_names=sorted(facts.sources),
         sink_names=sorted(descriptors),
         pipeline_hash=facts.pipeline_hash,
@@ -160,6 +161,7 @@ def epoch_manifest(
             lineage=facts.lineage,
             batches=snapshot.batches,
             inherited=snapshot.inherited,
+            live=snapshot.live,
             sinks=dict(descriptors),
             runtime=facts.runtime,
         ),
@@ -167,8 +169,13 @@ def epoch_manifest(
     return manifest, states.chunks
 
 
+def _source_watermarks(facts: EpochFacts) -> dict[str, int]:
+    """The watermark of a query's only source. Of several, Spark records nothing but the one that it uses for all."""
+    return dict.fromkeys(facts.sources, facts.watermark) if facts.watermark and len(facts.sources) == 1 else {}
+
+
 def with_statuses(manifest: CheckpointManifest, outcomes: Mapping[str, SinkStatus]) -> CheckpointManifest:
-    """The manifest after some sinks have committed or refused; what they say is never taken back."""
+    """The manifest with the statuses of sinks that have committed or refused; other statuses stay."""
     statuses = {**manifest.sink_commit_statuses, **outcomes}
     committed = {name: manifest.epoch for name, status in statuses.items() if status == SinkCommitStatus.committed()}
     return msgspec.structs.replace(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,14 @@ from holdfast.base.addresses import as_file_name, is_local, local_path, state_ho
 from holdfast.base.jvm import is_one_process
 from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.errors import Invalid
-from holdfast.pipeline.definition import NamedSink, Operator, PipelineDefinition, ReferenceTable
-from holdfast.pipeline.query_plan import check_frame
+from holdfast.pipeline.dead_letters import DEAD_LETTERS, DeadLetterFiles, DeadLetters, check_on_refused
+from holdfast.pipeline.definition import NamedSink, OnRefused, Operator, PipelineDefinition, ReferenceTable
+from holdfast.pipeline.query.plan import check_frame
 from holdfast.pipeline.recovery_plan import OnChange
 from holdfast.pipeline.reference_table import pin_table
+from holdfast.pipeline.reports import EpochReport, Listeners
 from holdfast.pipeline.supervisor import Run, Supervisor, restarts_by_default
+from holdfast.pipeline.trigger import read_trigger
 from holdfast.pipeline.workdir.pack import Reopening
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sinks import Sink
@@ -30,7 +34,6 @@ from holdfast.sinks import Sink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-TRIGGERS = {"processingTime", "once", "availableNow"}
 _NAME = re.compile(r"[^\x00-\x1f/\\]{1,200}")
 
 
@@ -39,12 +42,14 @@ class Pipeline:
 
     `checkpoints` is a store's address or an opened store, which belongs to this pipeline alone. `workdir` is Spark's
     own directory, expendable, on a disk that all executors see; by default it lies beside the checkpoints, or under the
-    user's state directory if they are on object storage. `options` are the object store's settings, and `max_retained`
-    is how many checkpoints it keeps, both for a store that is given by its address.
+    user's state directory if they are on object storage. `options` are the object store's settings, `max_retained` is
+    how many checkpoints it keeps, and `keep` for how long besides ("7d", see `open_store`), all for a store that is
+    given by its address.
 
-    `on_change` says what to do when the query or the sinks are not what the newest checkpoint knows: "fail", "accept"
-    (go on from the same state) or "reset" (begin again under a new lineage; the sinks keep what they have). Remove
-    "reset" once it has done its work: any later change, also of how Spark writes a plan down, would begin again.
+    `on_change` says what to do when the query or the sinks differ from those in the newest checkpoint: "fail", "accept"
+    (go on from the same state, if Spark can) or "reset" (begin again under a new lineage; the sinks keep what they
+    have). Rate limits, brokers, credentials, the trigger and a new version of Spark are no difference. Remove "reset"
+    once it has done its work: any later change would begin again.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class Pipeline:
         on_change: OnChange = "fail",
         options: Mapping[str, str] | None = None,
         max_retained: int | None = 3,
+        keep: str | timedelta | None = None,
     ) -> None:
         self.name = _checked_name("pipeline", name)
         if on_change not in ("fail", "accept", "reset"):
@@ -63,14 +69,14 @@ class Pipeline:
         self._on_change: OnChange = on_change
         self._anew_after = 0
         self.accepts_loss = True
-        """Whether on_change="accept" also goes on without what a sink has lost."""
+        """Whether on_change="accept" also goes on without epochs that a sink has lost."""
         self._options = options
         self._is_own_store = not isinstance(checkpoints, CheckpointStore)
         if isinstance(checkpoints, CheckpointStore):
             self._store = checkpoints
             self._address = checkpoints.objects.address
-        else:  # opening refuses an address that means nothing, and touches nothing
-            self._store = open_store(checkpoints, options=options, max_retained=max_retained)
+        else:  # refuses an invalid address; reads and writes nothing yet
+            self._store = open_store(checkpoints, options=options, max_retained=max_retained, keep=keep)
             self._address = os.fspath(checkpoints)
         self._run: Run | None = None
         self._has_chosen_workdir = workdir is not None
@@ -79,9 +85,16 @@ class Pipeline:
         self._tables: dict[str, ReferenceTable] = {}
         self._operators: dict[str, Operator] = {}
         self._sinks: dict[str, NamedSink] = {}
+        self._on_epoch: Listeners[EpochReport] = Listeners(f"a listener of pipeline {name!r}")
+        self._dead_letters: Sink | None = None
 
     def __repr__(self) -> str:
-        return f"Pipeline({self.name!r}, {len(self._sources)} sources, {len(self._sinks)} sinks)"
+        return f"Pipeline({self.name!r}, sources={[*self._sources]}, sinks={[*self._sinks]}, {self.state})"
+
+    @property
+    def state(self) -> str:
+        """The state of its last run: `not started`, `running` or `ended`."""
+        return self._run.state if self._run else "not started"
 
     def source(self, name: str, frame: DataFrame) -> DataFrame:
         """Name a stream; returns it unchanged. Offsets are recorded under this name."""
@@ -95,9 +108,9 @@ class Pipeline:
     ) -> DataFrame:
         """A reference table, read by `reader(version)` at one version for the whole run.
 
-        `version` is the version to read, or a function that finds out the newest, called once: to
-        see a newer one, start again. The reader gets it as text. It is recorded with every epoch. A start that has to
-        run an epoch again reads the version that this epoch was run with, and the newest one at the start after that.
+        `version` is the version to read, or a function that returns the newest one and is called once: to see a newer
+        version, start again. The reader gets it as text. It is recorded with every epoch. A start that has to run an
+        epoch again reads the version recorded with that epoch; the start after that reads the newest one.
         """
         self._new(name, "table", self._tables)
         pinned = pin_table(name, version, self._store, self.workdir)
@@ -107,9 +120,9 @@ class Pipeline:
     def operator(self, name: str, operator: Operator) -> Operator:
         """Let an object on the driver take part in every checkpoint: `snapshot() -> bytes`, `restore(bytes)`.
 
-        Returns the object. Its state of an epoch is taken after the sinks' views have seen that epoch's frame, and is
-        put back at every start. So feed it in a view: a `FunctionSink` is called after the state was taken, and what
-        it fed would be missing after a restart.
+        Returns the object. In every epoch its snapshot is taken after the sinks' views have seen that epoch's frame; at
+        every start it is restored. So feed it in a view: a `FunctionSink` is called after the snapshot, and data fed
+        there would be missing after a restart.
         """
         self._new(name, "operator", self._operators)
         for method in ("snapshot", "restore"):
@@ -122,43 +135,95 @@ class Pipeline:
         self._operators[name] = operator
         return operator
 
-    def sink(self, name: str, sink: Sink, *, view: Callable[[DataFrame], DataFrame] | None = None) -> None:
-        """Add a sink. `view` makes this sink's own rows of the epoch's frame; without it, it gets them as they are."""
+    def sink(
+        self,
+        name: str,
+        sink: Sink,
+        *,
+        view: Callable[[DataFrame], DataFrame] | None = None,
+        on_refused: OnRefused = "stop",
+    ) -> None:
+        """Add a sink. `view` derives its rows from the epoch's frame; without a view it gets the frame itself.
+
+        `on_refused` says what becomes of rows that the sink refuses: "stop" fails the epoch before any of it is
+        visible; "dead-letter" delivers the others and puts these, with the reason, into the pipeline's dead letters, in
+        the same epoch and exactly once. That is for refusals that a sink can tell row by row, such as a null key or a
+        text that is too long (see `RefusesRows`), and for repeated keys in an index (`RefusesRowsTogether`); any other
+        fails the epoch all the same.
+        """
         self._new(name, "sink", self._sinks)
-        if isinstance(sink, type) or not isinstance(sink, Sink):
+        _check_sink(name, sink)
+        check_on_refused(name, sink, on_refused)
+        self._sinks[name] = NamedSink(name, sink, view, on_refused)
+
+    def dead_letters(self, sink: Sink) -> None:
+        """Name the sink for rows that sinks with `on_refused="dead-letter"` refuse.
+
+        It gets the columns sink, epoch, lineage, reason, row (the row as JSON text) and at, and is called
+        "dead-letters" in checkpoints. Without this call it is a `FileSink` of JSON files in `dead-letters` beside the
+        checkpoints; if those are not on a local or mounted disk, a start is refused.
+        """
+        if self._dead_letters is not None:
             raise Invalid(
-                f"Sink {name!r} is a {getattr(sink, '__name__', type(sink).__name__)}, which cannot stage and commit.",
-                code="pipeline.sink",
-                next_step="use one from holdfast.sinks; FunctionSink(function) takes any function of a DataFrame",
+                f"Pipeline {self.name!r} has a sink for dead letters already.",
+                code="pipeline.dead-letters",
+                about=f"pipeline {self.name!r}",
+                next_step="call dead_letters once: all sinks of a pipeline share it",
             )
-        self._sinks[name] = NamedSink(name, sink, view)
+        _check_sink(DEAD_LETTERS, sink)
+        self._dead_letters = sink
+
+    def on_epoch(self, function: Callable[[EpochReport], object]) -> Callable[[EpochReport], object]:
+        """Call `function` with an `EpochReport` after each epoch; returns it, so that this can be a decorator.
+
+        It is called between two epochs, or while the next one runs, in the thread that waits for the end or in one of
+        Spark's. A slow function may delay the next epoch. One that raises fails no epoch: its first exception is
+        logged. The same report is logged as one line, by the logger `holdfast.epochs` at level INFO.
+        """
+        self._on_epoch.add(function)
+        return function
 
     def run(
         self,
         frame: DataFrame,
         *,
         output_mode: str = "append",
-        trigger: Mapping[str, Any] | None = None,
+        trigger: str | Mapping[str, Any] | None = None,
         restarts: int | None = None,
+        **spark_trigger: Any,
     ) -> None:
         """Run until the query ends by itself or is asked to stop; Ctrl-C and SIGTERM finish the epoch and return.
 
-        What may pass by itself (a store or a sink that cannot be reached, a workdir that turned out damaged) is tried
-        again, at most `restarts` times without an epoch in between (by default what the environment's HOLDFAST_RESTARTS
-        says, or 3). Everything else raises.
+        `trigger` is a length of time, "5 seconds", or what Spark's `trigger` takes, {"availableNow": True}; Spark's own
+        spelling, availableNow=True, does as well. Without one an epoch follows the other.
+
+        After a failure that may pass by itself (a store or a sink that cannot be reached, a damaged workdir) it starts
+        again, at most `restarts` times without an epoch in between (by default HOLDFAST_RESTARTS from the environment,
+        or 3). Every other failure is raised, at once: what is denied, missing or at odds with the query stays so.
         """
         allowed = restarts_by_default() if restarts is None else restarts
-        supervisor = Supervisor(self._definition(frame, output_mode, trigger), restarts=allowed)
+        chosen = read_trigger(trigger, spark_trigger)
+        supervisor = Supervisor(self._definition(frame, output_mode, chosen), restarts=allowed)
         self._run = supervisor.handle
         supervisor.run()
 
-    def start(self, frame: DataFrame, *, output_mode: str = "append", trigger: Mapping[str, Any] | None = None) -> Run:
-        """Recover, start the query and return a handle with `stop()` and `await_termination()`."""
-        self._run = run = Run(self._definition(frame, output_mode, trigger))
+    def start(
+        self,
+        frame: DataFrame,
+        *,
+        output_mode: str = "append",
+        trigger: str | Mapping[str, Any] | None = None,
+        **spark_trigger: Any,
+    ) -> Run:
+        """Recover, start the query and return a handle with `stop()` and `await_termination()`.
+
+        Triggers are given as for `run`.
+        """
+        self._run = run = Run(self._definition(frame, output_mode, read_trigger(trigger, spark_trigger)))
         run.begin()
         return run
 
-    def _definition(self, frame: DataFrame, output_mode: str, trigger: Mapping[str, Any] | None) -> PipelineDefinition:
+    def _definition(self, frame: DataFrame, output_mode: str, trigger: dict[str, Any]) -> PipelineDefinition:
         check_frame(frame)
         if self._run is not None and self._run.is_active:
             raise Invalid(
@@ -193,23 +258,24 @@ class Pipeline:
             name=self.name,
             frame=frame,
             output_mode=output_mode,
-            trigger=_checked_trigger(trigger),
+            trigger=trigger,
             store=self._store,
             reopening=self._reopening(),
             workdir=self.workdir,
             sources=dict(self._sources),
             tables=dict(self._tables),
             operators=dict(self._operators),
-            sinks=dict(self._sinks),
+            sinks=self._all_sinks(),
             on_change=self._on_change,
+            on_epoch=self._on_epoch,
             accepts_loss=self.accepts_loss,
             anew_after=self._anew_after,
         )
 
     def start_over(self) -> None:
-        """Resume from no checkpoint that is there now, but begin again under a new lineage and with an empty workdir.
+        """Let the next start begin again, under a new lineage and with an empty workdir, and resume from no checkpoint.
 
-        For sinks whose results are made anew by that; any other would get everything a second time. `Fenced` if another
+        Only for sinks that are emptied as well; any other would get every row a second time. `Fenced` if another
         driver has taken over.
         """
         self._store.check_lease()
@@ -220,6 +286,32 @@ class Pipeline:
     def sinks(self) -> dict[str, Sink]:
         """Every sink by its name."""
         return {name: named.sink for name, named in self._sinks.items()}
+
+    def _all_sinks(self) -> dict[str, NamedSink]:
+        """The sinks, and the one for dead letters at the end if a sink has use for it."""
+        if all(named.on_refused == "stop" for named in self._sinks.values()):
+            return dict(self._sinks)
+        if DEAD_LETTERS in self._sinks:
+            raise Invalid(
+                f"Pipeline {self.name!r} has a sink called {DEAD_LETTERS!r}, which is the name of the one for refused "
+                "rows.",
+                code="pipeline.dead-letters",
+                about=f"sink {DEAD_LETTERS!r}",
+                unchanged="everything",
+                next_step="give it another name; or declare it with pipeline.dead_letters(sink) instead",
+            )
+        sink = self._dead_letters
+        if sink is None:
+            if not is_local(self._address):
+                raise Invalid(
+                    "There is no place for dead letters beside checkpoints that are not on a disk.",
+                    code="pipeline.dead-letters",
+                    about=f"pipeline {self.name!r}",
+                    unchanged="everything",
+                    next_step="name a sink for them with pipeline.dead_letters(sink)",
+                )
+            sink = DeadLetterFiles(local_path(self._address))
+        return {**self._sinks, DEAD_LETTERS: DeadLetters(sink)}
 
     def _reopening(self) -> Reopening | None:
         """None for a store in memory, and for one that was passed in opened: its settings are not known here."""
@@ -248,15 +340,13 @@ def _checked_name(kind: str, name: Any) -> str:
     return name
 
 
-def _checked_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
-    chosen = dict(trigger or {})
-    if len(chosen) > 1 or not chosen.keys() <= TRIGGERS:
+def _check_sink(name: str, sink: Any) -> None:
+    if isinstance(sink, type) or not isinstance(sink, Sink):
         raise Invalid(
-            f"{chosen!r} is not a trigger that a pipeline can have.",
-            code="pipeline.trigger",
-            next_step="use one of " + ", ".join(f"{{{name!r}: ...}}" for name in sorted(TRIGGERS)),
+            f"Sink {name!r} is a {getattr(sink, '__name__', type(sink).__name__)}, which cannot stage and commit.",
+            code="pipeline.sink",
+            next_step="use one from holdfast.sinks; FunctionSink(function) takes any function of a DataFrame",
         )
-    return chosen
 
 
 def _default_workdir(address: str, name: str) -> Path:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.base.jvm import is_one_process
-from holdfast.base.stopping import StopRequest
-from holdfast.errors import Invalid, one_line
+from holdfast.base.jvm import is_one_process, stop_query
+from holdfast.base.stop_request import StopRequest
+from holdfast.errors import Invalid, code_of, one_line
+from holdfast.pipeline.dead_letters import RefusedCount
 from holdfast.pipeline.definition import PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator, ReplayedEpoch
+from holdfast.pipeline.epoch_log import log_epoch
 from holdfast.pipeline.epoch_manifest import EpochFacts, read_epoch_facts
+from holdfast.pipeline.heartbeat import End, HeartbeatThread
 from holdfast.pipeline.reports import EpochReport, StepClock, tell
 from holdfast.pipeline.workdir.workdir import SPOOL, Workdir
 
@@ -23,16 +27,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+log = logging.getLogger("holdfast.spark")
 POLL = 0.1
+PATIENCE = 10.0
+"""Seconds in which Spark stops a query whose batch is refused."""
 _LAG_UNITS = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
 
 
 class FrameCache:
     """Holds an epoch's frame while its sinks read it, so that Spark computes it at most once.
 
-    One sink that takes the frame as it is computes it by writing it: nothing is held. Otherwise the frame is persisted.
-    Where a lost executor could make Spark compute a part again, and that might give other rows, the frame is written to
-    disk first: all sinks of an epoch get the same rows, whatever happens between them.
+    A single sink without a view computes the frame by writing it: nothing is held. Otherwise the frame is persisted. If
+    Spark could compute a part again after losing an executor, and that might give other rows, the frame is written to
+    disk first. So all sinks of an epoch get the same rows in any case.
     """
 
     def __init__(self, *, is_read_once: bool, may_differ: bool, spool: Path) -> None:
@@ -56,7 +63,7 @@ class FrameCache:
 
     def _spooled(self, frame: DataFrame) -> Iterator[DataFrame]:
         shutil.rmtree(self._spool, ignore_errors=True)
-        place = f"file://{self._spool}"  # as it is: Hadoop would take an escaped space for its name
+        place = f"file://{self._spool}"  # not escaped: Hadoop would take %20 for a part of the name
         frame.write.parquet(place)
         try:
             yield frame.sparkSession.read.schema(frame.schema).parquet(place)
@@ -65,7 +72,13 @@ class FrameCache:
 
 
 class StopRequested(Exception):
-    """A batch that came after the pipeline was asked to stop: ends the query, and nothing of it was begun."""
+    """Refuses a batch that comes after a request to stop. It ends the query; nothing of the batch was begun.
+
+    In a stopped query Spark takes a Python error with these words for the interruption by `query.stop()`, a good end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling: java.lang.InterruptedException")
 
 
 class QueryRun:
@@ -80,6 +93,7 @@ class QueryRun:
         generation: int,
         lineage: int,
         replays: bool,
+        heartbeat: HeartbeatThread,
     ) -> None:
         definition, query = prepared.definition, prepared.query
         sinks = list(definition.sinks.values())
@@ -96,16 +110,20 @@ class QueryRun:
         self._lineage = lineage
         self.replays = replays
         """Whether Spark begins with an epoch that was decided before."""
-        self.has_come_to_a_batch = False
-        """Whether Spark has called us at all: if not, it may have given up over its directory."""
+        self.has_called_back = False
+        """Whether Spark has called `run_batch` at all. If not, it may have failed on its directory."""
+        self._has_cleared_suspicion = False
         self._query_id: str | None = None
         self._stopping = StopRequest()
+        self._heartbeat = heartbeat
         self._steps = StepClock()
-        self._done: dict[int, tuple[dict[str, float], bool]] = {}
+        self._done: dict[int, tuple[dict[str, float], bool, RefusedCount]] = {}
         self._reporting = threading.Lock()
         self._reported = -1
+        self._has_failed_to_report = False
         self._summary: dict[str, Any] = {}
-        self._was_refused = False
+        self._has_started = threading.Event()
+        self._has_refused_batch = False
         self.failure: BaseException | None = None
         self.epochs = 0
         """How many epochs this run has delivered; a replayed one does not count."""
@@ -125,8 +143,9 @@ class QueryRun:
             if definition.trigger:
                 writer = writer.trigger(**definition.trigger)
             self.query = writer.start()
+            self._heartbeat.follow(self._end)
+            self._has_started.set()
         except Exception as error:
-            self.close()
             raise Invalid(
                 f"Spark does not run this query: {one_line(error)}",
                 code="pipeline.refused-by-spark",
@@ -136,25 +155,49 @@ class QueryRun:
             ) from error
 
     def run_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """What Spark calls for each batch. Returns only once every sink has the epoch."""
-        self.has_come_to_a_batch = True
-        self.report()  # of the one before, if no thread waits for the end
+        """Spark's callback for each batch. Returns only once every sink has the epoch."""
+        self.has_called_back = True
+        self.report()  # the epoch before, if no thread is in `await_end`
         if self._stopping.is_made():
-            # Spark has planned one batch more. It is not begun; the next start finds it planned and runs it.
-            self._was_refused = True
-            raise StopRequested
+            self._refuse_batch()
         try:
-            facts = self._read_facts(batch_id)
             self._steps.taken()
-            epoch = self._coordinator.classify(facts.epoch)
-            with self._frame_cache.hold(frame) as held:
-                self._coordinator.run(epoch, held, facts)
+            with self._steps.running():
+                facts = self._read_facts(batch_id)
+                epoch = self._coordinator.classify(facts.epoch)
+                with self._frame_cache.hold(frame) as held:
+                    refused = self._coordinator.run(epoch, held, facts)
+            self._clear_suspicion()
             is_replay = isinstance(epoch, ReplayedEpoch)
-            self._done[batch_id] = (self._steps.taken(), is_replay)
+            self._done[batch_id] = (self._steps.taken(), is_replay, refused)
             self.epochs += not is_replay
         except BaseException as error:
             self.failure = error
             raise
+
+    def _refuse_batch(self) -> NoReturn:
+        """End the query in a batch that is not begun; the next start finds it planned and runs it.
+
+        The query is stopped first: only of one that is not stopped would Spark log an error, with all its frames.
+        """
+        self._has_refused_batch = True
+        threading.Thread(target=self._stop_query, name="holdfast-stop", daemon=True).start()
+        deadline = time.monotonic() + PATIENCE
+        while (self.query is None or self.query.isActive) and time.monotonic() < deadline:
+            time.sleep(POLL / 10)
+        raise StopRequested
+
+    def _stop_query(self) -> None:
+        """Stop the query. Returns after its end, so never call it in a batch itself."""
+        if self._has_started.wait(PATIENCE) and self.query is not None:
+            with contextlib.suppress(Exception):  # the batch ends by `StopRequested` in any case
+                stop_query(self._prepared.definition.frame.sparkSession, self.query)
+
+    def _clear_suspicion(self) -> None:
+        """Once an epoch has gone through, an earlier failure is no reason any more to doubt the workdir."""
+        if not self._has_cleared_suspicion:
+            self._has_cleared_suspicion = True
+            self._workdir.clear_suspicion()
 
     def _read_facts(self, batch_id: int) -> EpochFacts:
         spark_checkpoint = self._workdir.spark_checkpoint
@@ -177,17 +220,23 @@ class QueryRun:
             self.report()
             if self._stopping.is_made():
                 self._end_if_idle()
+            if self._heartbeat.fenced is not None and self._end_if_idle():
+                self.failure = self.failure or self._heartbeat.fenced
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            with contextlib.suppress(Exception):  # the failure is looked at when it has ended
-                self.query.awaitTermination(POLL)  # type: ignore[arg-type]
+            self._await_termination(POLL)
+        self._await_termination(PATIENCE)  # one that is being stopped is not active any more, and not yet at its end
         self.report()
-        self.close()
+        has_failed = self.failure is not None or (self.query.exception() is not None and not self._has_refused_batch)
+        with contextlib.suppress(OSError):  # without its stamps the next start reads bytes
+            self._coordinator.seal(is_clean=not has_failed)
+        self._heartbeat.stop()
         return True
 
-    def close(self) -> None:
-        """Release what the run holds in this process."""
-        self._steps.close()
+    def _await_termination(self, seconds: float) -> None:
+        assert self.query is not None
+        with contextlib.suppress(Exception):  # `raise_failure` raises it after the end
+            self.query.awaitTermination(seconds)  # type: ignore[arg-type]
 
     def ask_to_stop(self) -> None:
         """Finish the epoch that is under way, begin no other. Safe in a signal handler."""
@@ -199,21 +248,38 @@ class QueryRun:
         ended = self.query.exception()
         if self.failure is not None:
             raise self.failure
-        if ended is not None and not self._was_refused:
+        if ended is not None and not self._has_refused_batch:
             raise ended
 
-    def _end_if_idle(self) -> None:
-        """Stop a query that waits for its next trigger; one that does not is stopped by its next batch."""
+    def _end(self) -> End:
+        """How the query ended, if it has; for the heartbeat."""
         assert self.query is not None
-        if not self.query.status["isTriggerActive"]:
-            self.query.stop()
+        if self.query.isActive:
+            return "running", None
+        failure = self.failure or (None if self._has_refused_batch else self.query.exception())
+        return ("stopped", None) if failure is None else ("failed", code_of(failure))
+
+    def _end_if_idle(self) -> bool:
+        """Stop a query that waits for its next trigger. A query with a batch under way stops at its next batch."""
+        assert self.query is not None
+        is_idle = not self.query.status["isTriggerActive"]
+        if is_idle:
+            self._stop_query()
+        return is_idle
 
     def report(self) -> None:
-        """Report every epoch that Spark has finished since the last call, unless another thread is reporting."""
+        """Report every epoch that Spark has finished since the last call, unless another thread is reporting.
+
+        Never raises: a report that cannot be made is missing, and the epoch is what it is. The first is logged.
+        """
         if self.query is None or not self._reporting.acquire(blocking=False):
             return
         try:
             self._report(self.query)
+        except Exception:
+            if not self._has_failed_to_report:
+                self._has_failed_to_report = True
+                log.warning("%s: an epoch could not be reported", self._pipeline, exc_info=True)
         finally:
             self._reporting.release()
 
@@ -225,13 +291,13 @@ class QueryRun:
             batch_id = progress["batchId"]
             if batch_id <= self._reported or batch_id not in self._done:
                 continue
-            steps, is_replay = self._done[batch_id]
+            steps, is_replay, refused = self._done[batch_id]
             newest = self._coordinator.newest
             self._reported = batch_id
             self._summary = _summary(progress, self._sources)
             for number in [number for number in list(self._done) if number < batch_id]:
                 del self._done[number]  # in place: another thread adds to it
-            tell(
+            self._tell(
                 EpochReport(
                     pipeline=self._pipeline,
                     epoch=batch_id + 1,
@@ -246,12 +312,18 @@ class QueryRun:
                     sinks=_statuses(newest),
                     checkpoint_bytes=newest.size_bytes if newest else 0,
                     is_replay=is_replay,
+                    refused=refused.read(),
                 )
             )
 
+    def _tell(self, report: EpochReport) -> None:
+        log_epoch(report)
+        tell(report)
+        self._prepared.definition.on_epoch.tell(report)
+
 
 def _summary(progress: Any, sources: Sequence[str]) -> dict[str, Any]:
-    """What the next checkpoint says of this epoch, so that the store alone can tell how the pipeline fares."""
+    """The summary of this epoch in the next checkpoint, so that a status can be shown from the store alone."""
     return {
         "epoch": progress["batchId"] + 1,
         "rows": int(progress["numInputRows"]),
@@ -262,7 +334,7 @@ def _summary(progress: Any, sources: Sequence[str]) -> dict[str, Any]:
 
 
 def _lag(progress: Any, sources: Sequence[str]) -> dict[str, str]:
-    """How far each source says it is behind; most say nothing."""
+    """How far each source is behind, where it reports that; most do not."""
     found = {}
     for name, source in zip(sources, progress["sources"], strict=False):
         metrics = dict(source["metrics"] or {})

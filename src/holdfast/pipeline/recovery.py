@@ -6,33 +6,57 @@ from collections.abc import Mapping
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
-from holdfast.checkpoints.manifest import FORMAT_VERSION, BatchObject, CheckpointManifest
-from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.checkpoints.manifest import FORMAT_VERSION, BatchEntry, CheckpointManifest
+from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.pipeline.definition import NamedSink, PipelineDefinition
 from holdfast.pipeline.epoch import finish_owed
 from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, WorkdirState, cannot_finish
 from holdfast.pipeline.workdir.addresses import rewrite_addresses
 from holdfast.pipeline.workdir.owner import WorkdirOwner
-from holdfast.pipeline.workdir.restore import compare, restore
+from holdfast.pipeline.workdir.restore import Comparison, compare, restore
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
+from holdfast.pipeline.workdir.stamps import WorkdirStamps, read_stamps, remove_stamps
 from holdfast.pipeline.workdir.workdir import Workdir, is_own_name
 from holdfast.sinks import Delivery, SinkProgress
 
 
-def newest_checkpoint(store: CheckpointStore) -> tuple[CheckpointManifest | None, list[tuple[int, str]]]:
-    """The newest checkpoint that can be trusted, every byte read, and the newer ones that cannot.
+def unchanged_checkpoint(store: CheckpointStore, workdir: Workdir) -> tuple[CheckpointManifest, WorkdirStamps] | None:
+    """The newest checkpoint, if store and workdir are as they were when the last query ended; None if not.
 
-    None only if the store is empty. `Unavailable` if a newer one could not be read: it may be fine, and an older one is
-    then the wrong one. `Invalid` if a newer release of Holdfast wrote a newer one: passing that over would
-    repeat what it stands for.
+    Reads no state: sizes and times of the workdir's files and of the batch objects are those that were left.
+    """
+    stamps = read_stamps(workdir)
+    if stamps is None or stamps.checkpoint_id != max(store.list_ids(), default=0):
+        return None
+    try:
+        manifest = store.load_by_id(stamps.checkpoint_id)
+    except Corrupt:
+        return None
+    if manifest is None or not store.validate_checkpoint(stamps.checkpoint_id, deep=False).valid:
+        return None
+    return (manifest, stamps) if stamps.is_for(manifest, store.objects) and stamps.is_unchanged(workdir) else None
+
+
+def newest_checkpoint(
+    store: CheckpointStore, *, anew_after: int = 0
+) -> tuple[CheckpointManifest | None, list[tuple[int, str]]]:
+    """The newest valid checkpoint, every byte of it read, and the newer ones that are not valid.
+
+    None only if the store is empty, or if all of it is damaged and the pipeline begins again after `anew_after`.
+    `Unavailable` if a newer checkpoint could not be read: it may be valid, and then
+    resuming from an older one would be wrong. `Invalid` if a newer release of Holdfast wrote a newer checkpoint:
+    skipping it would repeat its epochs.
     """
     for _ in range(3):
         before = store.list_ids()
         report = store.recover_latest_validated()
         if report.chosen_id is not None or not report.skipped or store.list_ids() == before:
-            break  # else a driver that is still at work has removed them all meanwhile
+            break  # else a driver that is still running has removed them all meanwhile
     for number, _ in report.skipped:
         _refuse_newer_format(store, number)
+    newest_damaged = max((number for number, _ in report.skipped), default=0)
+    if report.chosen_id is None and 0 < newest_damaged <= anew_after and not report.unreadable:
+        return None, report.skipped
     chosen = report.require()
     if report.unreadable:
         number = report.unreadable[0]
@@ -61,9 +85,12 @@ def _refuse_newer_format(store: CheckpointStore, number: int) -> None:
         )
 
 
-def observe(store: CheckpointStore, workdir: Workdir) -> Observation:
+def observe(store: CheckpointStore, workdir: Workdir, *, anew_after: int = 0) -> Observation:
     """Observe store and workdir. Changes nothing; the sinks are asked by `recover_sinks` after the claim."""
-    newest, skipped = newest_checkpoint(store)
+    if unchanged := unchanged_checkpoint(store, workdir):
+        state, held = observe_workdir(workdir, store, *unchanged)
+        return Observation(store.objects.address, unchanged[0], state, held=held)
+    newest, skipped = newest_checkpoint(store, anew_after=anew_after)
     state, held = observe_workdir(workdir, store, newest)
     return Observation(
         store.objects.address, newest, state, skipped, held=held, doubtful=_newest_of_skipped(store, skipped)
@@ -78,17 +105,25 @@ def _newest_of_skipped(store: CheckpointStore, skipped: list[tuple[int, str]]) -
 
 
 def observe_workdir(
-    workdir: Workdir, store: CheckpointStore, newest: CheckpointManifest | None
-) -> tuple[WorkdirState, dict[str, BatchObject]]:
-    """Where the workdir stands, and which of its files the newest checkpoint holds exactly as they are."""
+    workdir: Workdir, store: CheckpointStore, newest: CheckpointManifest | None, stamps: WorkdirStamps | None = None
+) -> tuple[WorkdirState, dict[str, tuple[BatchEntry, ...]]]:
+    """Where the workdir stands, and which of its files the newest checkpoint holds exactly as they are.
+
+    Bytes are compared unless `stamps` say that nothing has changed.
+    """
     if workdir.is_empty():
         return WorkdirState(str(workdir.home)), {}
     spark_checkpoint = workdir.spark_checkpoint
     logs = spark_checkpoint.logs()
-    comparison = compare(workdir, store.objects, newest) if newest else None
+    known: set[str] = set()
+    comparison = None
+    if stamps is not None:
+        comparison, known = Comparison(None, stamps.entries()), stamps.unchanged_newer(workdir)
+    elif newest is not None:
+        comparison = compare(workdir, store.objects, newest)
     problem = logs.problem or (comparison.difference if comparison else None)
     if problem is None and newest is not None and comparison is not None:
-        problem = spark_checkpoint.damage_after(newest.wal_position, comparison.same.keys())
+        problem = spark_checkpoint.damage_after(newest.wal_position, comparison.same.keys() | known)
     owner = workdir.owner()
     state = WorkdirState(
         str(workdir.home),
@@ -100,7 +135,7 @@ def observe_workdir(
         planned=logs.planned,
         committed=logs.committed,
         problem=problem,
-        suspect_reason=workdir.suspect_reason(),
+        suspect_reason=workdir.suspect_reason(logs.committed),
     )
     return state, comparison.same if comparison else {}
 
@@ -128,7 +163,7 @@ def recover_sinks(
             with step("sink.recover", sink=name):
                 progress[name] = named.sink.recover(Delivery(pipeline, name, lineage, epoch, generation), keep)
         except HoldfastError as error:
-            raise error.within(f"Sink {name!r}, asked what it has") from error
+            raise error.within(f"Sink {name!r}, asked for its progress") from error
     return progress
 
 
@@ -143,7 +178,7 @@ def apply(
 ) -> CheckpointManifest | None:
     """Carry the plan out: finish the last epoch in the sinks, then make the workdir ready. Returns the newest manifest.
 
-    A crash on the way leaves what the next start can observe and plan from.
+    After a crash half-way the next start observes and plans again.
     """
     newest = seen.newest
     if newest is not None and plan.owed_sinks:
@@ -158,7 +193,7 @@ def _finish_last_epoch(
     """Commit what was staged. A sink whose staged output is gone gets it when Spark runs the epoch again."""
     finished = finish_owed(newest, definition.sinks, definition.store, pipeline=definition.name, generation=generation)
     finished.raise_failure()
-    if plan.replayed is None and finished.manifest.owed_sinks:  # nothing would give it to them later
+    if plan.replayed is None and finished.manifest.owed_sinks:  # no replay would deliver it later
         raise cannot_finish(finished.manifest.owed_sinks[0], newest)
     return finished.manifest
 
@@ -179,6 +214,7 @@ def apply_to_workdir(
     try:
         store.check_lease()
         workdir.sweep()
+        remove_stamps(workdir)
         match plan.workdir:
             case "begin":
                 workdir.discard(store.check_lease)

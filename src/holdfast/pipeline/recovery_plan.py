@@ -10,8 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
+from holdfast.checkpoints.manifest import BatchEntry, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.pipeline.query.change import Change, Difference
+from holdfast.pipeline.query.compare import compare, sink_names, source_names
+from holdfast.pipeline.query.description import Description, recorded_description
 from holdfast.sinks.sink import SinkProgress
 
 OnChange = Literal["fail", "accept", "reset"]
@@ -19,7 +22,7 @@ WorkdirAction = Literal["keep", "rebuild", "begin", "adopt"]
 
 
 class PipelineSpec(msgspec.Struct, frozen=True):
-    """The pipeline that asks to be started."""
+    """The facts about the pipeline to be started."""
 
     pipeline: str
     pipeline_hash: int
@@ -30,11 +33,15 @@ class PipelineSpec(msgspec.Struct, frozen=True):
     is_deterministic: bool = True
     """Whether running a batch again gives the same rows."""
     source_order: tuple[str, ...] = ()
-    """The sources as Spark's log has them: by place."""
+    """The sources in the order of Spark's log, which knows them by position."""
     accepts_loss: bool = True
-    """Whether on_change="accept" goes for sinks that have lost epochs, too."""
+    """Whether on_change="accept" also accepts that a sink has lost epochs."""
     anew_after: int = 0
-    """No checkpoint up to this one is resumed from: the pipeline begins again under a new lineage, and owes nothing."""
+    """Never resume from a checkpoint up to this id: begin again under a new lineage, with nothing owed."""
+    description: Description | None = None
+    """What the pipeline is; None if only its names are known."""
+    plan_hash: int | None = None
+    """Its hash as manifests without a description have it."""
 
 
 class WorkdirState(msgspec.Struct, frozen=True):
@@ -52,9 +59,9 @@ class WorkdirState(msgspec.Struct, frozen=True):
     problem: str | None = None
     """Why Spark could not go on from it, or which file differs from the newest checkpoint."""
     store: str | None = None
-    """Where the pipeline that marked it keeps its checkpoints."""
+    """The checkpoint store named in its owner file; None without one."""
     suspect_reason: str | None = None
-    """What Spark said when it last gave up on it, though nothing is known to be wrong with it."""
+    """Spark's error when it last failed on this workdir, though no damage was found in it."""
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -66,9 +73,9 @@ class Observation(msgspec.Struct, frozen=True):
     skipped: list[tuple[int, str]] = []
     """Newer checkpoints that cannot be trusted, and why."""
     sinks: dict[str, SinkProgress] = {}
-    """What the sinks themselves know."""
-    held: dict[str, BatchObject] = {}
-    """The files of the workdir that the newest checkpoint holds as they are, each with its batch object."""
+    """The progress that the sinks themselves report."""
+    held: dict[str, tuple[BatchEntry, ...]] = {}
+    """The files of the workdir that the newest checkpoint holds as they are, each with its entries in batch objects."""
     doubtful: CheckpointManifest | None = None
     """The newest checkpoint of all, if it is readable but not valid.
 
@@ -82,7 +89,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     lineage: int
     workdir: WorkdirAction
     why: str
-    """Why the workdir is treated so."""
+    """The reason for this action on the workdir."""
     checkpoint_id: int | None
     delivered: int
     """The last epoch that was decided; the next one follows it."""
@@ -115,44 +122,68 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 
 
 def plan_recovery(seen: Observation, spec: PipelineSpec) -> RecoveryPlan:
-    """Decide how to start. Raises where going on would lose or repeat rows, or touch what is not ours."""
+    """Decide how to start. Raises if going on would lose or repeat rows, or change files that are not ours."""
     newest = seen.newest
     change = _check_change(seen, spec)
+    if newest is None and seen.skipped:  # all of it is damaged, and the pipeline is to start over
+        return _begin_anew(seen, seen.doubtful, "no checkpoint can be trusted", "the results are made anew.")
     if newest is None:
         return _begin(seen)
-    if change and spec.on_change == "reset":
+    if change.asks and spec.on_change == "reset":
         note = "sinks that append get every row once more. Take on_change='reset' out now."
-        return _begin_anew(seen, newest, f"{change}, and on_change is 'reset'", note, _owed_sinks(newest, spec))
+        return _begin_anew(seen, newest, f"{change.what}, and on_change is 'reset'", note, _owed_sinks(newest, spec))
     if newest.checkpoint_id <= spec.anew_after:
         return _begin_anew(seen, newest, "it cannot resume, and is to start over", "the results are made anew.")
     return _resume(seen, newest, spec, change)
 
 
 def check_start(seen: Observation, spec: PipelineSpec) -> int:
-    """Refuse what can be refused while another driver may be at work; the lineage that a start will most likely have.
+    """Refuse a bad start before the claim, while another driver may be running. Returns the most likely lineage.
 
-    Where store and workdir stand is not asked: they move while we look.
+    The positions of store and workdir are not checked: a running driver moves them.
     """
     newest = seen.newest
     change = _check_change(seen, spec)
     if newest is None:
         return 0
-    if (change and spec.on_change == "reset") or newest.checkpoint_id <= spec.anew_after:
-        return newest.own.lineage + 1
-    _check_places(newest, spec)
-    return newest.own.lineage
+    begins_anew = (change.asks and spec.on_change == "reset") or newest.checkpoint_id <= spec.anew_after
+    return newest.own.lineage + begins_anew
 
 
-def _check_change(seen: Observation, spec: PipelineSpec) -> str | None:
-    """What changed since the newest checkpoint. `Invalid` if it changed and on_change is 'fail'."""
-    _check_belongings(seen, spec)
-    change = _change(seen.newest, spec)
-    if seen.newest is not None and change and spec.on_change == "fail":
-        raise _changed(seen.newest, change, seen)
+def _check_change(seen: Observation, spec: PipelineSpec) -> Change:
+    """How the pipeline changed since the newest checkpoint. `Invalid` if on_change does not allow it."""
+    _check_owners(seen, spec)
+    newest = seen.newest
+    if newest is None:
+        return Change()
+    change = Change(_differences(newest, spec))
+    resumes = spec.on_change == "accept" and newest.checkpoint_id > spec.anew_after
+    if change.asks and (spec.on_change == "fail" or (resumes and change.blockers)):
+        raise _changed(newest, change, seen)
     return change
 
 
-def _check_belongings(seen: Observation, spec: PipelineSpec) -> None:
+def _differences(newest: CheckpointManifest, spec: PipelineSpec) -> list[Difference]:
+    before = recorded_description(newest.own.runtime)
+    if before is not None and spec.description is not None:
+        return compare(before, spec.description)
+    return _differences_by_name(newest, spec)
+
+
+def _differences_by_name(newest: CheckpointManifest, spec: PipelineSpec) -> list[Difference]:
+    """What a manifest without a description tells: names, and one hash over the text of the whole plan."""
+    before, now = tuple(newest.own.runtime.get("sources", ())), spec.source_order
+    if not before or not now:
+        before, now = tuple(sorted(newest.source_names)), tuple(sorted(spec.sources))
+    found = [*source_names(before, now), *sink_names(newest.sink_names, spec.sinks)]
+    if not found and newest.pipeline_hash not in {spec.pipeline_hash, spec.plan_hash} - {None}:
+        spark = newest.own.runtime.get("spark")
+        follows = f"in what is not on record; the checkpoint was written with Spark {spark}"
+        found.append(Difference("the query or a sink's settings differ", follows, "accept"))
+    return found
+
+
+def _check_owners(seen: Observation, spec: PipelineSpec) -> None:
     """Refuse a store or a directory that belongs to something else."""
     newest = seen.newest
     known = newest.own.runtime.get("pipeline") if newest else None
@@ -170,7 +201,7 @@ def _check_belongings(seen: Observation, spec: PipelineSpec) -> None:
     if workdir.is_empty:
         return
     is_known = workdir.query_id is not None and workdir.query_id == (newest and newest.own.runtime.get("query_id"))
-    if workdir.pipeline is not None:  # known: the store may have been moved or copied since
+    if workdir.pipeline is not None:  # `is_known` suffices: the store may have been moved or copied since
         is_ours = workdir.pipeline == spec.pipeline and (workdir.store in (None, seen.store) or is_known)
     else:
         is_ours = is_known or (newest is not None and workdir.query_id is None and workdir.looks_like_spark)
@@ -184,23 +215,6 @@ def _check_belongings(seen: Observation, spec: PipelineSpec) -> None:
             unchanged="the workdir, the store and every sink",
             next_step="pass another workdir",
         )
-
-
-def _change(newest: CheckpointManifest | None, spec: PipelineSpec) -> str | None:
-    """What of the pipeline is not as it was, in words."""
-    if newest is None:
-        return None
-    found = []
-    for kind, now, before in (
-        ("source", spec.sources, set(newest.source_names)),
-        ("sink", spec.sinks, set(newest.sink_names)),
-    ):
-        found += [f"{kind} {name!r} is new" for name in sorted(now - before)]
-        found += [f"{kind} {name!r} is gone" for name in sorted(before - now)]
-    if not found and newest.pipeline_hash != spec.pipeline_hash:
-        spark = newest.own.runtime.get("spark")
-        found.append(f"the query or a sink's settings differ (the checkpoint was written with Spark {spark})")
-    return "; ".join(found) or None
 
 
 def _begin(seen: Observation) -> RecoveryPlan:
@@ -219,26 +233,26 @@ def _begin(seen: Observation) -> RecoveryPlan:
 
 
 def _begin_anew(
-    seen: Observation, newest: CheckpointManifest, why: str, note: str, owed_sinks: tuple[str, ...] = ()
+    seen: Observation, newest: CheckpointManifest | None, why: str, note: str, owed_sinks: tuple[str, ...] = ()
 ) -> RecoveryPlan:
     known = [progress.lineage for progress in seen.sinks.values() if progress.lineage is not None]
-    lineage = max([newest.own.lineage, *known]) + 1
+    lineage = max([newest.own.lineage if newest else 0, *known]) + 1
     notes = (f"Everything is read again, and {note}",)
     return RecoveryPlan(lineage, "begin", why, None, 0, owed_sinks=owed_sinks, notes=notes)
 
 
-def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, change: str | None) -> RecoveryPlan:
+def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, change: Change) -> RecoveryPlan:
     lineage, batch = newest.own.lineage, newest.wal_position
     notes = [f"Checkpoint {number} is skipped: {why}." for number, why in seen.skipped]
-    if change:
-        notes.append(f"The pipeline has changed ({change}), and on_change is 'accept'.")
-    _check_places(newest, spec)
+    notes += change.notes
+    if change.asks:
+        notes.append(f"The pipeline has changed, and on_change is 'accept': {change}.")
     owed_sinks = _owed_sinks(newest, spec)
     action, why = _workdir_action(seen.workdir, batch)
     known = {name: progress for name, progress in seen.sinks.items() if progress.is_known}
-    if action == "adopt" and not _have_all(known, seen.workdir.committed + 1, explained=bool(seen.skipped)):
+    if action == "adopt" and not _all_sinks_have(known, seen.workdir.committed + 1, explained=bool(seen.skipped)):
         action, why = "rebuild", f"it is at batch {seen.workdir.committed}, and the sinks are not"
-    if action == "keep" and seen.workdir.suspect_reason and not _any_ahead(known, newest.epoch):
+    if action == "keep" and seen.workdir.suspect_reason and not _any_sink_ahead(known, newest.epoch):
         action, why = "rebuild", f"Spark could not go on from it: {seen.workdir.suspect_reason}"
     if action == "adopt":
         _check_adoptable(seen, newest, spec)
@@ -246,14 +260,14 @@ def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, c
         planned_ahead = seen.workdir.planned > seen.workdir.committed
         _check_sinks(seen.sinks, seen.store, lineage, delivered + planned_ahead)
         if planned_ahead and not spec.is_deterministic:
-            _check_agreement(seen.sinks, delivered)
+            _check_sinks_agree(seen.sinks, delivered)
         return RecoveryPlan(lineage, "adopt", why, newest.checkpoint_id, delivered, notes=tuple(notes))
     planned_ahead = action == "keep" and seen.workdir.planned > batch
     _check_sinks(seen.sinks, seen.store, lineage, newest.epoch + planned_ahead)
     if planned_ahead and not spec.is_deterministic:
-        _check_agreement(seen.sinks, newest.epoch)
+        _check_sinks_agree(seen.sinks, newest.epoch)
     is_done = action == "keep" and seen.workdir.committed >= batch
-    notes += _set_back(known, newest, spec)
+    notes += _lost_epochs(known, newest, spec)
     return RecoveryPlan(
         lineage,
         action,
@@ -266,22 +280,8 @@ def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, c
     )
 
 
-def _check_places(newest: CheckpointManifest, spec: PipelineSpec) -> None:
-    """Spark's log knows sources by their place only: one that moved would go on from the offsets of another."""
-    recorded = tuple(newest.own.runtime.get("sources", ()))
-    if recorded and spec.source_order and recorded != spec.source_order:
-        raise Invalid(
-            f"The sources were {', '.join(recorded)} in this order, and are {', '.join(spec.source_order)} now: each "
-            "would go on from the offsets of the one that had its place.",
-            code="pipeline.source-order",
-            about=f"checkpoint {newest.checkpoint_id}",
-            unchanged="the store, the workdir and every sink",
-            next_step="build the query with its sources in the order they had, or pass on_change='reset'",
-        )
-
-
 def _owed_sinks(newest: CheckpointManifest, spec: PipelineSpec) -> tuple[str, ...]:
-    """The sinks that owe the last epoch. `Invalid` if the pipeline has lost one of them: the epoch would be dropped."""
+    """The sinks that owe the last epoch. `Invalid` if one is not in the pipeline any more: its epoch would be lost."""
     for name in newest.owed_sinks:
         if name not in spec.sinks:
             raise cannot_finish(name, newest)
@@ -294,7 +294,7 @@ def cannot_finish(sink: str, newest: CheckpointManifest) -> Invalid:
         f"Sink {sink!r} still owes epoch {newest.epoch}, and this start could not deliver it.",
         code="sink.owes-epoch",
         about=f"sink {sink!r}",
-        unchanged="the store, the workdir and every sink",
+        unchanged="this sink and the workdir; other sinks that owed the epoch may have it now",
         next_step="start once with the pipeline as it was, until that epoch is done; then change it",
     )
 
@@ -345,16 +345,16 @@ def _check_sinks(sinks: Mapping[str, SinkProgress], store: str, lineage: int, al
         )
 
 
-def _have_all(sinks: Mapping[str, SinkProgress], epoch: int, *, explained: bool) -> bool:
-    """Whether every sink has what the workdir has behind it; if none can tell, damaged checkpoints must explain it."""
+def _all_sinks_have(sinks: Mapping[str, SinkProgress], epoch: int, *, explained: bool) -> bool:
+    """Whether every sink has `epoch`; if none can tell, damaged checkpoints must explain why the workdir is ahead."""
     return all((progress.committed or 0) >= epoch for progress in sinks.values()) and (bool(sinks) or explained)
 
 
-def _any_ahead(sinks: Mapping[str, SinkProgress], epoch: int) -> bool:
+def _any_sink_ahead(sinks: Mapping[str, SinkProgress], epoch: int) -> bool:
     return any((progress.committed or 0) > epoch for progress in sinks.values())
 
 
-def _check_agreement(sinks: Mapping[str, SinkProgress], delivered: int) -> None:
+def _check_sinks_agree(sinks: Mapping[str, SinkProgress], delivered: int) -> None:
     """`Corrupt` if only some sinks have the next epoch and the query is not deterministic.
 
     The others would get different rows.
@@ -371,8 +371,8 @@ def _check_agreement(sinks: Mapping[str, SinkProgress], delivered: int) -> None:
         )
 
 
-def _set_back(sinks: Mapping[str, SinkProgress], newest: CheckpointManifest, spec: PipelineSpec) -> list[str]:
-    """A sink that has lost epochs: not mounted, dropped, restored from a copy. Going on would hide that."""
+def _lost_epochs(sinks: Mapping[str, SinkProgress], newest: CheckpointManifest, spec: PipelineSpec) -> list[str]:
+    """Notes on sinks that have lost epochs (not mounted, dropped, restored from a copy); `Corrupt` unless accepted."""
     found = []
     for name, progress in sorted(sinks.items()):
         recorded = newest.sink_epochs.get(name, 0)
@@ -392,12 +392,15 @@ def _set_back(sinks: Mapping[str, SinkProgress], newest: CheckpointManifest, spe
     return found
 
 
-def _changed(newest: CheckpointManifest, change: str, seen: Observation) -> HoldfastError:
+def _changed(newest: CheckpointManifest, change: Change, seen: Observation) -> HoldfastError:
+    blockers = change.blockers
+    can_accept = "pass on_change='accept' to go on from the same state, or "
+    cannot_accept = "; on_change='accept' cannot go on from there"
     return Invalid(
         f"The pipeline has changed since checkpoint {newest.checkpoint_id}: {change}.",
-        code="pipeline.changed",
+        code=blockers[0].code if blockers else "pipeline.changed",
         about=seen.store,
         unchanged="the store, the workdir and every sink",
-        next_step="run it as it was, or pass on_change='accept' to go on from the same state, "
-        "or on_change='reset' to begin again under a new lineage",
+        next_step=f"run it as it was, or {'' if blockers else can_accept}on_change='reset' to begin again under a new "
+        f"lineage{cannot_accept if blockers else ''}",
     )

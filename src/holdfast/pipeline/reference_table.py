@@ -1,4 +1,4 @@
-"""Reference tables: the static side of a join, read at a version that is on record."""
+"""Reference tables: the static side of a join, read at a recorded version."""
 
 from __future__ import annotations
 

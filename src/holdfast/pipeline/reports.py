@@ -1,14 +1,19 @@
-"""Reports of a running pipeline: finished epochs and notices, for every watcher in the process."""
+"""Reports of a running pipeline: finished epochs and notices, and the listeners that get them."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
 
 import msgspec
 
-from holdfast.base.steps import Phase, observe
+from holdfast.base.steps import Phase, observed_by
+
+T = TypeVar("T")
+log = logging.getLogger("holdfast.spark")
 
 
 class EpochReport(msgspec.Struct, frozen=True):
@@ -24,13 +29,15 @@ class EpochReport(msgspec.Struct, frozen=True):
     """From the trigger until Spark counted it as done."""
     watermark: int | None
     lag: dict[str, str]
-    """Per source, how far it is behind, where the source tells."""
+    """Per source, how far it is behind, where the source reports that."""
     steps: dict[str, float]
     """Seconds per step of the protocol."""
     sinks: dict[str, str]
     checkpoint_bytes: int
-    """What it wrote of state: batch objects and operators, less the manifest."""
+    """The bytes that its checkpoint wrote: manifest, operator states and batch objects."""
     is_replay: bool = False
+    refused: dict[str, int] = {}
+    """Per sink, how many rows went to the dead letters in this run of the epoch. Sinks without any are left out."""
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -43,32 +50,55 @@ class Notice(msgspec.Struct, frozen=True):
 
 Event = EpochReport | Notice
 Watcher = Callable[[Event], None]
-_watchers: list[Watcher] = []
-log = logging.getLogger("holdfast.spark")
+
+
+class Listeners(Generic[T]):
+    """Functions that are called with each report. None of them can fail the epoch that is reported."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._functions: list[Callable[[T], object]] = []
+        self._failed: list[Callable[[T], object]] = []
+
+    def add(self, function: Callable[[T], object]) -> Callable[[], None]:
+        """Call `function` from now on; the returned function removes it."""
+        self._functions.append(function)
+        return lambda: self._functions.remove(function)
+
+    def tell(self, report: T) -> None:
+        """Call every function. The first exception of each is logged; later ones are ignored."""
+        for function in list(self._functions):
+            try:
+                function(report)
+            except Exception:
+                if function not in self._failed:
+                    self._failed.append(function)
+                    log.warning("%s failed; it is called again, and no epoch fails of it", self._what, exc_info=True)
+
+
+_watchers: Listeners[Event] = Listeners("a watcher of pipelines")
 
 
 def watch(watcher: Watcher) -> Callable[[], None]:
-    """Call `watcher` with every event of every pipeline in this process; the returned function takes it off again."""
-    _watchers.append(watcher)
-    return lambda: _watchers.remove(watcher)
+    """Call `watcher` with every event of every pipeline in this process; the returned function removes it."""
+    return _watchers.add(watcher)
 
 
 def tell(event: Event) -> None:
     """Pass an event to every watcher."""
-    for watcher in list(_watchers):
-        try:
-            watcher(event)
-        except Exception:  # a failing watcher must not end the pipeline
-            log.warning("a watcher of pipelines failed", exc_info=True)
+    _watchers.tell(event)
 
 
 class StepClock:
-    """Adds up the seconds of this process's steps between two looks."""
+    """Adds up the seconds of steps between two calls of `taken`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seconds: dict[str, float] = {}
-        self._remove = observe(self._observe)
+
+    def running(self) -> AbstractContextManager[None]:
+        """While the block runs, its steps are added up; those of other pipelines in the process are not."""
+        return observed_by(self._observe)
 
     def _observe(self, name: str, phase: Phase, seconds: float) -> None:
         if phase != "begin":
@@ -80,8 +110,3 @@ class StepClock:
         with self._lock:
             seconds, self._seconds = self._seconds, {}
         return seconds
-
-    def close(self) -> None:
-        """Look no more. Fine if called again."""
-        self._remove()
-        self._remove = lambda: None

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import msgspec
 
+from holdfast.base.jvm import default_parallelism
 from holdfast.base.steps import step
-from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints import CheckpointStore, Lease
+from holdfast.checkpoints.heartbeat import read_heartbeat
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, code_of
+from holdfast.pipeline.dead_letters import DeadLetters, check_view
 from holdfast.pipeline.definition import VERSION, PipelineDefinition, PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator
-from holdfast.pipeline.query_plan import describe_query
+from holdfast.pipeline.heartbeat import HeartbeatThread, takeover
+from holdfast.pipeline.query.plan import describe_query
 from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.recovery import apply, observe, observe_workdir, recover_sinks
 from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_start, plan_recovery
 from holdfast.pipeline.reports import Notice, tell
+from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
+from holdfast.pipeline.workdir.executor_probe import check_executors_see
 from holdfast.pipeline.workdir.fence import fence_workdir
 from holdfast.pipeline.workdir.pack import packing_for
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
@@ -30,20 +37,35 @@ NOTHING_TOUCHED = "the store and every sink"
 class Claim(msgspec.Struct, frozen=True):
     """A pipeline that this driver has taken over from every other."""
 
-    generation: int
+    lease: Lease
     first_id: int
-    """The id of the next checkpoint, chosen before anything was looked at."""
+    """The id of the next checkpoint, chosen before anything was observed."""
     workdir: Workdir
     """Reached by a path that only this generation has."""
+
+    @property
+    def generation(self) -> int:
+        return self.lease.generation
 
 
 def start(prepared: PreparedPipeline) -> QueryRun:
     """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there.
 
-    Every stage may be repeated: a crash between two of them is a start that comes later.
+    Every stage can be repeated: after a crash between two stages the next start runs all of them again.
     """
     definition = prepared.definition
-    claim = take_over(definition.store, definition.workdir)
+    claim = take_over(definition.store, definition.workdir, definition.name)
+    heartbeat = HeartbeatThread(definition.store.objects, claim.lease)
+    heartbeat.start()
+    try:
+        return _recover_and_run(prepared, claim, heartbeat)
+    except BaseException as error:
+        heartbeat.stop(("failed", code_of(error)))
+        raise
+
+
+def _recover_and_run(prepared: PreparedPipeline, claim: Claim, heartbeat: HeartbeatThread) -> QueryRun:
+    definition = prepared.definition
     seen = _observe(definition, claim)
     plan = _plan(seen, prepared)
     _announce(plan, definition.name)
@@ -56,7 +78,8 @@ def start(prepared: PreparedPipeline) -> QueryRun:
         generation=claim.generation,
         snapshotter=snapshotter,
     )
-    return _run(prepared, plan, claim, snapshotter, newest)
+    check_executors_see(claim.workdir, definition.frame.sparkSession)
+    return _run(prepared, plan, claim, snapshotter, newest, heartbeat)
 
 
 # 1. Preflight: what can be refused while another driver may be at work
@@ -67,8 +90,9 @@ def preflight(definition: PipelineDefinition) -> PreparedPipeline:
     query = describe_query(definition.frame, definition.sources)
     states = {name: operator.snapshot() for name, operator in definition.operators.items()}
     prepared = PreparedPipeline(
-        definition=definition, query=query, pipeline_hash=definition.hash_with(query), initial_states=states
+        definition=definition, query=query, description=definition.describe(query), initial_states=states
     )
+    definition.workdir.check_replaceable()
     newest = _newest_unverified(definition.store)
     workdir, _ = observe_workdir(definition.workdir, definition.store, None)
     lineage = check_start(Observation(definition.store.objects.address, newest, workdir), prepared.spec)
@@ -77,7 +101,26 @@ def preflight(definition: PipelineDefinition) -> PreparedPipeline:
     finally:  # views may have fed the operators with the empty frame
         for name, operator in definition.operators.items():
             operator.restore(states[name])
+    _warn(prepared, is_first_start=newest is None)
     return prepared
+
+
+def _warn(prepared: PreparedPipeline, *, is_first_start: bool) -> None:
+    definition, spark = prepared.definition, prepared.definition.frame.sparkSession
+    sinks = {name: named.sink for name, named in definition.sinks.items() if not isinstance(named, DeadLetters)}
+    append_only = [name for name, sink in sinks.items() if getattr(sink, "only_appends", False)]
+    told = [
+        *growing_sinks(definition.output_mode, append_only),
+        *many_partitions(
+            int(spark.conf.get("spark.sql.shuffle.partitions") or 0),
+            default_parallelism(spark),
+            is_stateful=bool(prepared.description.state),
+            is_first_start=is_first_start,
+        ),
+    ]
+    for sentence in told:
+        log.warning("%s: %s", definition.name, sentence, extra={"is_told": True})
+        tell(Notice(definition.name, sentence, "warning"))
 
 
 def _newest_unverified(store: CheckpointStore) -> CheckpointManifest | None:
@@ -95,7 +138,9 @@ def _prepare_sinks(definition: PipelineDefinition, lineage: int) -> None:
         if named.view:
             if empty is None:
                 empty = definition.frame.sparkSession.createDataFrame([], schema)
-            schema = named.view(empty).schema
+            viewed = named.view(empty)
+            check_view(named, viewed)
+            schema = viewed.schema
         try:
             with step("sink.prepare", sink=name):
                 named.sink.prepare(schema, Delivery(definition.name, name, lineage, 0))
@@ -106,23 +151,34 @@ def _prepare_sinks(definition: PipelineDefinition, lineage: int) -> None:
 # 2. Take over: from here on every other driver is fenced
 
 
-def take_over(store: CheckpointStore, workdir: Workdir) -> Claim:
-    """Claim the store, then close every other generation's path to the workdir.
+def take_over(store: CheckpointStore, workdir: Workdir, pipeline: str) -> Claim:
+    """Claim the store, say from whom, then close every other generation's path to the workdir.
 
     `Fenced` if another driver has taken over since this process claimed the store: restarting must not take it back.
     """
     store.check_lease()
-    generation = store.claim(recheck_after=1.0).generation
+    lease = store.claim(recheck_after=1.0)
     first_id = store.next_id(saved_only=True)
-    return Claim(generation, first_id, fence_workdir(workdir, generation, store.check_lease))
+    _announce_takeover(store, lease, pipeline)
+    return Claim(lease, first_id, fence_workdir(workdir, lease.generation, store.check_lease))
+
+
+def _announce_takeover(store: CheckpointStore, lease: Lease, pipeline: str) -> None:
+    last = None
+    with contextlib.suppress(HoldfastError):  # only a word less is said
+        last = read_heartbeat(store.objects)
+    if found := takeover(lease, last):
+        text, is_alive = found
+        log.log(logging.WARNING if is_alive else logging.INFO, "%s: %s", pipeline, text, extra={"is_told": True})
+        tell(Notice(pipeline, text, "warning" if is_alive else "info"))
 
 
 # 3. Observe
 
 
 def _observe(definition: PipelineDefinition, claim: Claim) -> Observation:
-    """Store and workdir first: what the sinks are asked to keep depends on the newest checkpoint."""
-    seen = observe(definition.store, claim.workdir)
+    """Observe store and workdir first: which staged output the sinks keep depends on the newest checkpoint."""
+    seen = observe(definition.store, claim.workdir, anew_after=definition.anew_after)
     sinks = recover_sinks(definition.sinks, seen.newest, definition.name, claim.generation, seen.doubtful)
     return msgspec.structs.replace(seen, sinks=sinks)
 
@@ -139,7 +195,7 @@ def _plan(seen: Observation, prepared: PreparedPipeline) -> RecoveryPlan:
         if max(prepared.definition.store.list_ids(), default=0) <= max(known):
             raise
         raise Conflict(
-            "A driver that has been taken over decided one more epoch while we looked.",
+            "A driver that has been taken over decided one more epoch during this start.",
             code="epoch.decided-elsewhere",
             about=seen.store,
             unchanged="the store, the workdir and every sink",
@@ -170,6 +226,7 @@ def _run(
     claim: Claim,
     snapshotter: WorkdirSnapshotter,
     newest: CheckpointManifest | None,
+    heartbeat: HeartbeatThread,
 ) -> QueryRun:
     definition = prepared.definition
     _check_replayed_tables(definition, plan, newest)
@@ -197,6 +254,7 @@ def _run(
         generation=claim.generation,
         lineage=plan.lineage,
         replays=plan.replayed is not None,
+        heartbeat=heartbeat,
     )
     run.start()
     return run

@@ -1,4 +1,4 @@
-"""Running a pipeline to its end: the handle of a run, and the supervisor that starts it again where that helps."""
+"""Running a pipeline to its end: the handle of a run, and the supervisor that starts it again where that may help."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import os
 import re
 import signal
 
-from holdfast.base.stopping import StopRequest, stop_on_signals
+from holdfast.base.interrupts import quiet_interrupts
+from holdfast.base.stop_request import StopRequest, stop_on_signals
 from holdfast.errors import Conflict, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable, one_line
 from holdfast.pipeline.definition import PipelineDefinition, PreparedPipeline
+from holdfast.pipeline.epoch_log import print_now, show_on_stderr
+from holdfast.pipeline.failures import explained, is_permanent
 from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start import preflight, start
 from holdfast.pipeline.workdir.workdir import Workdir
 
 log = logging.getLogger("holdfast.spark")
+quiet_interrupts()  # here, because Spark is started after the import and before a pipeline is made
 PAUSES = (0.5, 2.0, 8.0, 30.0)
 RESTARTS = "HOLDFAST_RESTARTS"
-"""Environment variable: how many restarts, unless `run(restarts=…)` says."""
+"""Environment variable: how many restarts, unless `run(restarts=...)` is given."""
 
 _WORKDIR_TROUBLE = re.compile(
     r"STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
@@ -28,12 +32,12 @@ _WORKDIR_TROUBLE = re.compile(
     r"|StreamingQueryCheckpointMetadata|MISSING_METADATA|Error reading (?:delta|snapshot) file"
     r"|Failed to read log file|MALFORMED_LOG_FILE|[Bb]atches \(.*\) don't exist"
 )
-"""How Spark says that its own directory let it down."""
+"""Spark's errors about its own directory."""
 
 _DAMAGED_FILE = re.compile(
     r"CANNOT_READ_[A-Z_]*|ChecksumException|Checksum error|Stream is corrupted|FileNotFoundException|EOFException"
 )
-"""How Spark says that a file is not what it should be: one of the workdir's, or one of a source's."""
+"""Spark's errors about a damaged or missing file, which may belong to the workdir or to a source."""
 
 _PASSING = re.compile(r"ExecutorLostFailure|Lost executor|FetchFailed|SparkContext was shut down .* executor")
 
@@ -47,8 +51,22 @@ class Run:
         self._query_run: QueryRun | None = None
         self._stop = StopRequest()
 
+    def __repr__(self) -> str:
+        return f"Run({self._definition.name!r}, {self.state}, {self.epochs} epoch{'' if self.epochs == 1 else 's'})"
+
+    @property
+    def state(self) -> str:
+        """`not started`, `running` or `ended`; `unknown` if Spark cannot be asked any more."""
+        if self._query_run is None:
+            return "not started"
+        try:
+            return "running" if self.is_active else "ended"
+        except Exception:  # the JVM is gone, and a repr must not raise
+            return "unknown"
+
     def begin(self) -> None:
         """Preflight once, then recover and start the query. Each call is a run of its own."""
+        show_on_stderr()
         self._query_run = None
         if self._prepared is None:
             self._prepared = preflight(self._definition)
@@ -92,11 +110,17 @@ class Run:
             self._query_run.raise_failure()
         except Exception as error:
             self._note_failure(error)
-            raise
+            told = explained(error)
+            if told is None:
+                raise
+            raise told from error
+        if not self._stop.is_made() and not self._definition.trigger.keys() & {"availableNow", "once"}:
+            # Spark stops a query without a word when another driver in the same JVM starts it.
+            self._raise_if_fenced(None)
         return True
 
     def _note_failure(self, error: Exception) -> None:
-        """Let the next start know if the workdir may be to blame. `Fenced` if it is another driver's by now."""
+        """Mark the workdir for the next start if it may be to blame. `Fenced` if another driver has taken over."""
         self._raise_if_fenced(error)
         if self.may_blame_workdir(error):
             self._definition.workdir.mark_suspect(one_line(error))
@@ -108,24 +132,24 @@ class Run:
         the epoch is done. So unless Spark complains about its directory, the workdir is blamed only if that epoch has
         to be run anyway.
         """
+        if is_permanent(error):
+            return False
         if is_workdir_trouble(error, self._definition.workdir):
             return True
         return self.gave_up_early(error) and self._query_run is not None and self._query_run.replays
 
     def gave_up_early(self, error: Exception) -> bool:
-        """Whether Spark ended before its first batch: over its directory, or over a source that does not answer."""
-        return self._query_run is not None and not (
-            self._query_run.has_come_to_a_batch or isinstance(error, HoldfastError)
-        )
+        """Whether Spark failed before its first batch: on its directory, or on a source that does not answer."""
+        return self._query_run is not None and not (self._query_run.has_called_back or isinstance(error, HoldfastError))
 
-    def _raise_if_fenced(self, error: Exception) -> None:
-        """Another driver at work shows in many ways. Starting again would only take the pipeline back from it."""
+    def _raise_if_fenced(self, error: Exception | None) -> None:
+        """`Fenced` if another driver has taken over, which may cause any error: starting again would take it back."""
         try:
             self._definition.store.check_lease()
         except Fenced as fenced:
             raise fenced from error
         except HoldfastError:
-            return  # the store cannot be asked now; what ended the query is still true
+            return  # the store cannot be asked now: report the failure itself
 
 
 class Supervisor:
@@ -138,7 +162,7 @@ class Supervisor:
         self._stopped = StopRequest()
 
     def run(self) -> None:
-        """Until the query ends or is asked to stop. Raises what could not be helped by starting again."""
+        """Run until the query ends or is asked to stop. Raises a failure that starting again did not help."""
         failures = 0
         with stop_on_signals(self._ask_to_stop):
             while True:
@@ -149,7 +173,8 @@ class Supervisor:
                 except Exception as error:
                     failures = failures + 1 if self._run.epochs == 0 else 1
                     run = self._run
-                    may_help = is_passing(error) or run.gave_up_early(error) or run.may_blame_workdir(error)
+                    is_bad_luck = is_passing(error) or run.gave_up_early(error) or run.may_blame_workdir(error)
+                    may_help = is_bad_luck and not is_permanent(error)
                     if self._stopped.is_made() or failures > self._restarts or not may_help:
                         raise
                     self._pause(failures, error)
@@ -170,7 +195,9 @@ class Supervisor:
             raise KeyboardInterrupt
         self._stopped.make()
         self._run.ask_to_stop()
-        tell(Notice(self._definition.name, f"{number.name}: finishing the epoch; Ctrl-C again ends at once"))
+        text = f"{number.name}: finishing the epoch; Ctrl-C again ends at once"
+        print_now(f"{self._definition.name}: {text}")
+        tell(Notice(self._definition.name, text))
 
 
 def restarts_by_default() -> int:
@@ -182,14 +209,14 @@ def restarts_by_default() -> int:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether starting again may help by itself."""
+    """Whether a failure may pass by itself, so that starting again may help."""
     if isinstance(error, Fenced):
         return False
     return isinstance(error, Unavailable | Conflict | OutcomeUnknown) or bool(_PASSING.search(_texts(error)))
 
 
 def is_workdir_trouble(error: BaseException, workdir: Workdir) -> bool:
-    """Whether Spark stumbled over its own directory, so that a rebuilt one may help."""
+    """Whether Spark failed on its own directory, so that a rebuilt one may help."""
     if isinstance(error, Fenced):
         return False
     if getattr(error, "code", "") in ("workdir.incomplete", "workdir.log"):
@@ -200,7 +227,7 @@ def is_workdir_trouble(error: BaseException, workdir: Workdir) -> bool:
 
 
 def _texts(error: BaseException) -> str:
-    """Everything that a chain of causes says."""
+    """The messages of an error and of its causes."""
     texts: list[str] = []
     seen: BaseException | None = error
     while seen is not None and len(texts) < 20:

@@ -1,9 +1,9 @@
-"""Projections: events into read models, each event once, read model and cursors in one commit.
+"""Projections: build read models from events. Each event counts once; read model and cursors share one commit.
 
-`store` what a caller holds · `event`, `event_log` events · `cursors` how far a projection has come · `runner`, `batch`
-how it goes on · `view` what it makes · `rebuild`, `admin` made again, moved back, emptied · `state` one record per
-projection, compared by every commit · `worker`, `worker_lease` who does it · `keys` what is stored where, on the
-key-value stores of `holdfast.storage.kv`.
+`store` the object that a caller opens · `event`, `event_log` events · `cursors` how far a projection has read each
+stream · `runner`, `batch`, `retry` the catch-up · `view` read models · `rebuild`, `admin` rebuild, rewind, reset, dead
+letters · `state` one record per projection, compared by every commit · `worker`, `worker_lease` the process that runs
+projections · `keys` the layout on the key-value stores of `holdfast.storage.kv`.
 """
 
 from holdfast.projections.cursors import GlobalProjectionCheckpoint
@@ -11,7 +11,7 @@ from holdfast.projections.event import Event, NewEvent
 from holdfast.projections.event_log import Append
 from holdfast.projections.projection import OnError, Projection
 from holdfast.projections.runner import CaughtUp, ProjectionRunner
-from holdfast.projections.state import DeadLetter
+from holdfast.projections.state import DeadLetter, FailedEvent
 from holdfast.projections.status import Lag, ProjectionStatus
 from holdfast.projections.store import ProjectionStore, open_projections
 from holdfast.projections.view import MemoryView, ReadModel, View
@@ -22,6 +22,7 @@ __all__ = [
     "CaughtUp",
     "DeadLetter",
     "Event",
+    "FailedEvent",
     "GlobalProjectionCheckpoint",
     "Health",
     "Lag",
@@ -38,3 +39,8 @@ __all__ = [
     "View",
     "open_projections",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names alone: what a shell offers for completion."""
+    return __all__

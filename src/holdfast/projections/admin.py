@@ -9,15 +9,16 @@ import msgspec
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid
 from holdfast.projections import cursors, keys, rebuild, state, status
-from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, ProjectionCommit, shortened, told
+from holdfast.projections.batch import ProjectionCommit, error_text, is_store_error, shortened
 from holdfast.projections.event import Event
+from holdfast.projections.event_log import PAGE
 from holdfast.projections.projection import ProjectionLike, check_version
-from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
+from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState, Reading
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import StoredView
 from holdfast.storage.kv.store import Transaction, WriteBatch, end_of
 
-MOST_CONFLICTS = 100
+MAX_CONFLICTS = 100
 
 
 def reset(store: ProjectionStore, name: str) -> None:
@@ -36,31 +37,64 @@ def reset(store: ProjectionStore, name: str) -> None:
 
 
 def move_back(store: ProjectionStore, ref: BuildRef, position: int) -> None:
-    """Set the cursors to where they were at a position. Letters of events after it go: these are handled again."""
-    with step("projection.rewind"), state.begin(store.kv) as transaction:
-        found = state.read(transaction, ref.key, store.address)
-        if found is None:
-            raise status.unknown(ref.name, store.address)
-        if position > (found.position or 0):
-            raise Invalid(
-                f"Projection {ref.name[:200]!r} is at position {found.position or 0}, before {position}.",
-                code="projection.rewind",
-                about=f"projection {ref.name[:200]!r}",
-                unchanged="its read model and its cursors",
-                next_step="catch up to go forward",
-            )
-        known = dict(cursors.read_all(transaction, ref, store.address))
-        before: dict[str, int] = {}
-        for event in store.log.read_all(position):
-            before.setdefault(event.stream, event.sequence - 1)
-        wanted = {stream: min(cursor, before.get(stream, cursor)) for stream, cursor in known.items()}
-        transaction.write({ref.space: cursors.replaced(transaction, ref, {s: c for s, c in wanted.items() if c})})
-        letters = keys.of_build(ref.escaped, found.build)
-        after = letters + keys.NUMBER.pack(position + 1)
-        gone = dict.fromkeys((key for key, _ in transaction.scan("letters", after, end_of(letters))), None)
-        transaction.write({"letters": gone})
-        new = msgspec.structs.replace(found, position=position, revision=found.revision + 1, updated_ms=store.now_ms())
-        transaction.write({"meta": {ref.key: keys.seal(ref.key, new)}})
+    """Set the cursors to where they were at a position. Remove later dead letters: their events are handled again.
+
+    Reads the events after the position before the transaction, however many they are; in it, at most one page more.
+    """
+    _check_behind(store, ref, position, store.kv)
+    first: dict[str, int] = {}
+    """The first event of each stream after the position."""
+    read = position
+    while True:
+        for event in store.log.read_all(read):
+            first.setdefault(event.stream, event.sequence)
+            read = event.position
+        with step("projection.rewind"), state.begin(store.kv) as transaction:
+            found = _check_behind(store, ref, position, transaction)
+            if store.log.head(transaction) - read > PAGE:
+                continue  # events have come faster than the transaction; read them outside as well
+            for event in store.log.read_all(read):
+                first.setdefault(event.stream, event.sequence)
+            transaction.write(_moved_back(transaction, ref, found, position, first, store))
+            return
+
+
+def _check_behind(store: ProjectionStore, ref: BuildRef, position: int, reading: Reading) -> ProjectionState:
+    """The projection's state. `NotFound` if there is none, `Invalid` if it has not come as far as the position."""
+    found = state.read(reading, ref.key, store.address)
+    if found is None:
+        raise status.unknown(ref.name, store.address)
+    if position > (found.position or 0):
+        raise Invalid(
+            f"Projection {ref.name[:200]!r} is at position {found.position or 0}, before {position}.",
+            code="projection.rewind",
+            about=f"projection {ref.name[:200]!r}",
+            unchanged="its read model and its cursors",
+            next_step="catch up to go forward",
+        )
+    return found
+
+
+def _moved_back(
+    transaction: Transaction,
+    ref: BuildRef,
+    found: ProjectionState,
+    position: int,
+    first: dict[str, int],
+    store: ProjectionStore,
+) -> WriteBatch:
+    known = dict(cursors.read_all(transaction, ref, store.address))
+    wanted = {stream: min(cursor, first.get(stream, cursor + 1) - 1) for stream, cursor in known.items()}
+    letters = keys.of_build(ref.escaped, found.build)
+    after = letters + keys.NUMBER.pack(position + 1)
+    new = msgspec.structs.replace(
+        found, position=position, revision=found.revision + 1, updated_ms=store.now_ms(), failed=None
+    )
+    return {
+        ref.space: cursors.replaced(transaction, ref, {stream: cursor for stream, cursor in wanted.items() if cursor}),
+        "letters": dict.fromkeys((key for key, _ in transaction.scan("letters", after, end_of(letters))), None),
+        "meta": {ref.key: keys.seal(ref.key, new)},
+    }
 
 
 def retry_letters(store: ProjectionStore, ref: BuildRef, projection: ProjectionLike) -> list[DeadLetter]:
@@ -76,7 +110,7 @@ def retry_letters(store: ProjectionStore, ref: BuildRef, projection: ProjectionL
             try:
                 again = _retry(store, ref, known, projection, letter)
             except Conflict:  # another runner has committed meanwhile
-                if conflicts > MOST_CONFLICTS:
+                if conflicts > MAX_CONFLICTS:
                     raise
             else:
                 break
@@ -92,20 +126,20 @@ def _retry(
     """The letter as it is stored now; None if it is gone."""
     key = keys.of_build(ref.escaped, known.build) + keys.NUMBER.pack(letter.position)
     if store.kv.get("letters", key) is None:
-        return None  # handled by another process, or of a read model that is not live any more
+        return None  # handled by another process, or its read model is no longer the live one
     commit = ProjectionCommit(store.kv, ref, known, None)
     view = StoredView(store.kv, ref.escaped, known.build, commit.begin)
     try:
         try:
             projection.handle(_event_of(store, letter), view)
             view.accept()
-        except NOT_THE_EVENTS_FAULT:
-            raise
         except Exception as error:
-            commit.rollback()  # tables that it has changed, too
+            if is_store_error(error):
+                raise
+            commit.rollback()  # also undoes the SQL that the handler ran
             commit = ProjectionCommit(store.kv, ref, known, None)
             again = msgspec.structs.replace(
-                letter, error=shortened(told(error)), attempts=letter.attempts + 1, when_ms=store.now_ms()
+                letter, error=shortened(error_text(error)), attempts=letter.attempts + 1, when_ms=store.now_ms()
             )
             commit.commit({"letters": {key: keys.seal(key, again)}})
             return again
@@ -120,7 +154,7 @@ def _retry(
 def _event_of(store: ProjectionStore, letter: DeadLetter) -> Event:
     page = store.log.page(letter.position - 1, 1)
     if not page:
-        raise keys.corrupt(store.address, f"event {letter.position}", "a dead letter is of it, and it is not there")
+        raise keys.corrupt(store.address, f"event {letter.position}", "it has a dead letter, but is missing")
     return page[0]
 
 

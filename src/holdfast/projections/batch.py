@@ -1,4 +1,4 @@
-"""One batch of a catch-up: events handled, and read model, cursors and state committed in one transaction."""
+"""One batch of a catch-up: handle events, then commit read model, cursors and state in one transaction."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import Protocol
 import msgspec
 
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
+from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.projections import cursors, keys, state
 from holdfast.projections.event import Event
 from holdfast.projections.event_log import EventLog
 from holdfast.projections.projection import ProjectionLike, streams_of
-from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
+from holdfast.projections.state import BuildRef, DeadLetter, FailedEvent, ProjectionState
 from holdfast.projections.view import StoredView
 from holdfast.projections.worker_lease import WorkerLease
 from holdfast.storage.kv.store import Reader, Transaction, WriteBatch
 
-NOT_THE_EVENTS_FAULT = (Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable)
-"""Raised by the store beneath the handler: no policy for events applies to them."""
+SEARCHED = 20_000
+"""Events of other streams to read in one batch, in search of the first event of a projection with a prefix."""
+_STORE_ERRORS = (Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable)
+DENIED = "store.denied"
+"""The code of the error for a right that was revoked: every event fails then, and none is to blame."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A handler raised."""
+    """One event whose handler raised."""
 
     event: Event
     why: str
@@ -40,12 +43,12 @@ class BatchResult(msgspec.Struct, frozen=True):
     handled: int = 0
     streams: int = 0
     failure: Failure | None = None
-    """The event after the last one that is committed."""
+    """Set if a handler failed. Its event follows the last committed one."""
     dead_lettered: int = 0
 
 
 class BatchProcessor(Protocol):
-    """Go through the log for one projection, from one state to the next."""
+    """Handles and commits the log of one projection, one batch at a time."""
 
     def run(
         self,
@@ -59,7 +62,8 @@ class BatchProcessor(Protocol):
     ) -> BatchResult | None:
         """Handle up to `limit` events that follow `current`; None if there are none.
 
-        `known` is what is stored. The events in `given_up` are recorded as dead letters and not handled.
+        `known` is the stored state. The events in `given_up` are recorded as dead letters and not handled; there are
+        none for a processor that asks `retry.decide` itself and reports only failures that are no dead letters.
         """
 
 
@@ -67,12 +71,12 @@ class RetryPrefix(msgspec.Struct, frozen=True):
     """A handler failed after running SQL, so the whole transaction was rolled back. Retry the events before it."""
 
     events: int
-    """How many of the batch, from its first."""
+    """How many events to retry, counted from the first of the batch."""
     failure: Failure | None = None
 
 
 class ProjectionCommit:
-    """The transaction of a batch. Begins at the first use; `Conflict` if the projection's state changed since."""
+    """The transaction of a batch. It begins at the first use. `Conflict` if the projection's state is not `known`."""
 
     def __init__(self, kv: Reader, ref: BuildRef, known: ProjectionState | None, lease: WorkerLease | None) -> None:
         self._kv = kv
@@ -100,13 +104,20 @@ class ProjectionCommit:
             transaction.write(batch)
             transaction.commit()
 
+    def write_state(self, new: ProjectionState) -> None:
+        """Commit a new state, and nothing else."""
+        try:
+            self.commit({"meta": {self._ref.key: keys.seal(self._ref.key, new)}})
+        finally:
+            self.rollback()
+
     def rollback(self) -> None:
         if self._transaction is not None:
             self._transaction.rollback()
 
 
 class LocalBatches:
-    """Go through the log in this process."""
+    """Handles batches in this process."""
 
     def __init__(
         self, kv: Reader, log: EventLog, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None
@@ -150,11 +161,14 @@ class LocalBatches:
     ) -> BatchResult | RetryPrefix:
         """Handle and commit the first `most` events. `failure` is the known failure of the next one, if any."""
         events = events[:most]
-        before = cursors.read_some(self._kv, self._ref, list({event.stream for event in events}), self._kv.address)
+        # Sorted, so that a B-tree is walked in the order of its pages.
+        before = cursors.read_some(self._kv, self._ref, sorted({event.stream for event in events}), self._kv.address)
         commit = ProjectionCommit(self._kv, self._ref, known, self._lease)
         view = StoredView(self._kv, self._ref.escaped, current.build, commit.begin)
         try:
-            handled, changed, letters, failed_now = self._handle(events, before, view, given_up)
+            handled, changed, letters, skipped, failed_now = self._handle(events, before, view, given_up)
+            if skipped:
+                cursors.check_were_seen(self._log, self._ref, skipped)
             if failed_now is not None and view.has_run_sql:
                 return RetryPrefix(events.index(failed_now.event), failed_now)
             failure = failed_now or failure
@@ -169,8 +183,13 @@ class LocalBatches:
         return BatchResult(new, True, handled, len(changed), failure, len(letters))
 
     def _events(self, position: int, limit: int, until: int | None) -> tuple[list[Event], int]:
-        """The next events for this projection, and the position up to which there are no others."""
+        """The next events for this projection, and the position up to which the log has been read for them.
+
+        Without an event for this projection among `SEARCHED`, there are none, and the commit moves the position: so the
+        lease is renewed, and a crash does not lose the search.
+        """
         prefix = streams_of(self._projection)
+        start = position
         while True:
             most = limit if until is None else min(limit, until - position)
             page = self._log.page(position, most) if most > 0 else []
@@ -178,14 +197,17 @@ class LocalBatches:
                 return [], position
             position = page[-1].position
             wanted = [event for event in page if event.stream.startswith(prefix)] if prefix else page
-            if wanted:
+            if wanted or position - start >= SEARCHED:
                 return wanted, position
 
     def _handle(
         self, events: list[Event], cursor_of: dict[str, int], view: StoredView, given_up: Mapping[int, Failure]
-    ) -> tuple[int, dict[str, int], list[Failure], Failure | None]:
+    ) -> tuple[int, dict[str, int], list[Failure], dict[str, int], Failure | None]:
+        """Returns how many events were handled, the new cursors, the dead letters, the cursors of streams with events
+        that were skipped, and the failure that ended it."""
         handle, accept = self._projection.handle, view.accept
         changed: dict[str, int] = {}
+        skipped: dict[str, int] = {}
         letters: list[Failure] = []
         handled = 0
         for event in events:
@@ -194,7 +216,7 @@ class LocalBatches:
             if event.sequence != cursor + 1:
                 if event.sequence > cursor:
                     raise cursors.gap(self._ref, event.stream, cursor, event.sequence)
-                cursors.check_was_seen(self._log, self._ref, event.stream, cursor)
+                skipped[stream] = cursor
                 continue
             if event.position in given_up:
                 letters.append(given_up[event.position])
@@ -202,14 +224,14 @@ class LocalBatches:
                 try:
                     handle(event, view)
                     accept()
-                except NOT_THE_EVENTS_FAULT:
-                    raise
                 except Exception as error:
+                    if is_store_error(error):
+                        raise
                     view.undo()
-                    return handled, changed, letters, Failure(event, told(error), 1, error)
+                    return handled, changed, letters, skipped, Failure(event, error_text(error), 1, error)
                 handled += 1
             cursor_of[stream] = changed[stream] = event.sequence
-        return handled, changed, letters, None
+        return handled, changed, letters, skipped, None
 
 
 def writes(
@@ -233,19 +255,31 @@ def writes(
     }
 
 
-def moved(current: ProjectionState, version: int, position: int, now_ms: int) -> ProjectionState:
-    """Where the projection stands after a commit that takes it to this position."""
+def moved(
+    current: ProjectionState, version: int, position: int, now_ms: int, failed: FailedEvent | None = None
+) -> ProjectionState:
+    """The state of the projection after a commit up to this position. `failed` is the next event, if it has failed."""
     return msgspec.structs.replace(
-        current, version=version, position=position, revision=current.revision + 1, updated_ms=now_ms
+        current,
+        version=version,
+        position=position,
+        revision=current.revision + 1,
+        updated_ms=now_ms,
+        failed=failed,
     )
 
 
-def told(error: Exception) -> str:
+def is_store_error(error: Exception) -> bool:
+    """Whether the store beneath the handler failed. `OnError`, the policy for events that fail, does not apply then."""
+    return isinstance(error, _STORE_ERRORS) or (isinstance(error, HoldfastError) and error.code == DENIED)
+
+
+def error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 def shortened(why: str) -> str:
-    """As a record can have it."""
+    """Cut an error text to what fits into a record, as valid UTF-8."""
     return why[:4096].encode(errors="backslashreplace").decode()
 
 
@@ -257,7 +291,7 @@ def first_position(kv: Reader, log: EventLog, ref: BuildRef, current: Projection
 def next_positions(
     kv: Reader, log: EventLog, ref: BuildRef, current: ProjectionState, prefix: str, limit: int, until: int | None
 ) -> tuple[int, int] | None:
-    """The position after which the next batch begins, and the one it ends with; None if there is nothing to do."""
+    """The position after which the next batch begins, and its last position; None if there is nothing to do."""
     start = first_position(kv, log, ref, current, prefix)
     last = min(start + limit, log.head(), start + limit if until is None else until)
     if last > start:
@@ -267,18 +301,19 @@ def next_positions(
 
 
 def resume_position(kv: Reader, log: EventLog, ref: BuildRef, prefix: str) -> int:
-    """The last position before which nothing is missing, according to the cursors. Looks at every stream."""
+    """The last position up to which the cursors say that every event was handled. Looks at every stream."""
     lowest = log.head()
     known = dict(cursors.read_all(kv, ref, kv.address))
     if not known:
-        return 0  # the first time; nothing is gained by looking for the first event that it reads
-    for name, version in log.versions():
-        stream = name.decode()
-        cursor = known.get(stream, 0)
-        if cursor < version and stream.startswith(prefix):
-            first = log.first_after(name, cursor)
-            if first is not None:
-                lowest = min(lowest, first - 1)
+        return 0  # the first catch-up: searching for its first event would gain nothing
+    for page in log.versions():
+        behind = []
+        for name, version in page:
+            stream = name.decode()
+            cursor = known.get(stream, 0)
+            if cursor < version and stream.startswith(prefix):
+                behind.append((name, cursor + 1))
+        lowest = min([lowest, *(position - 1 for position in log.positions_of(behind))])
     return lowest
 
 

@@ -1,4 +1,4 @@
-"""Cursors: how far a projection has come in each stream, one key per projection and stream."""
+"""Cursors: how far a projection has handled each stream, one key per projection and stream."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _seen(cursors: dict[str, int]) -> dict[str, int]:
 
 
 class Cursors:
-    """The three methods of a store of projection checkpoints."""
+    """Loads, saves and advances the cursors of projections, for `ProjectionStore`."""
 
     def __init__(self, kv: Reader, now_ms: Callable[[], int]) -> None:
         self._kv = kv
@@ -98,12 +98,14 @@ class Cursors:
         return len(further)
 
     def _touched(self, transaction: Transaction, ref: BuildRef, *, loses_position: bool) -> WriteBatch:
-        """Change the state, so that a catch-up that is under way reads the cursors again."""
+        """A write that raises the state's revision, so that a catch-up under way reads the cursors again."""
         found = state.read(transaction, ref.key, self._kv.address)
         if found is None:
             return {}
         position = None if loses_position else found.position
-        new = msgspec.structs.replace(found, position=position, revision=found.revision + 1, updated_ms=self._now_ms())
+        new = msgspec.structs.replace(
+            found, position=position, revision=found.revision + 1, updated_ms=self._now_ms(), failed=None
+        )
         return {"meta": {ref.key: keys.seal(ref.key, new)}}
 
 
@@ -123,7 +125,7 @@ def read_some(reading: Reading, ref: BuildRef, streams: list[str], address: str)
     cursors = dict.fromkeys(streams, 0)
     for stream, value in zip(streams, found, strict=True):
         if value is not None:
-            # At once where the value is as it should be: this runs for every stream of every batch.
+            # Inlined for the usual value, because this runs for every stream of every batch.
             is_whole = len(value) == size
             cursors[stream] = unpack(value)[0] if is_whole else keys.decode_cursor(value, ref.name, stream, address)
     return cursors
@@ -136,33 +138,37 @@ def writes(ref: BuildRef, cursors: dict[str, int]) -> dict[bytes, bytes | None]:
 
 
 def replaced(reading: Reading, ref: BuildRef, wanted: dict[str, int]) -> dict[bytes, bytes | None]:
-    """The writes that make the stored cursors exactly these. Damaged ones are overwritten or deleted like any other."""
+    """The writes that make the stored cursors exactly `wanted`. Damaged cursors are overwritten or deleted as well."""
     stored = dict(reading.scan(ref.space, ref.prefix, end_of(ref.prefix)))
     changed = {key: value for key, value in writes(ref, wanted).items() if stored.pop(key, None) != value}
     return {**changed, **dict.fromkeys(stored, None)}
 
 
-def check_was_seen(log: EventLog, ref: BuildRef, stream: str, cursor: int) -> None:
-    """An event at or before the cursor is in the read model already, if the stream ever went as far."""
-    version = log.version(stream)
-    if version < cursor:
-        raise _astray(
-            ref,
-            f"its cursor for stream {stream[:200]!r} is at {cursor}, and the stream has {version} events",
-            "cursor.ahead",
-        )
+def check_were_seen(log: EventLog, ref: BuildRef, seen: Mapping[str, int]) -> None:
+    """Check that each stream reaches its cursor, so that events up to the cursor are in the read model.
+
+    `seen` has the streams whose events are skipped, with their cursors; they are looked up in one read. `Invalid` if a
+    cursor is ahead of its stream.
+    """
+    for stream, version in log.versions_of(list(seen)).items():
+        if version < seen[stream]:
+            raise _cursor_mismatch(
+                ref,
+                f"its cursor for stream {stream[:200]!r} is at {seen[stream]}, but the stream has {version} events",
+                "cursor.ahead",
+            )
 
 
 def gap(ref: BuildRef, stream: str, cursor: int, sequence: int) -> Invalid:
-    return _astray(
+    return _cursor_mismatch(
         ref,
-        f"its cursor for stream {stream[:200]!r} is at {cursor}, and the next event that it would be given is "
-        f"{sequence}, as if it read other streams before",
+        f"its cursor for stream {stream[:200]!r} is at {cursor}, but the next event to handle is "
+        f"{sequence}, as if the projection had read other streams before",
         "cursor.gap",
     )
 
 
-def _astray(ref: BuildRef, why: str, code: str) -> Invalid:
+def _cursor_mismatch(ref: BuildRef, why: str, code: str) -> Invalid:
     return Invalid(
         f"Projection {ref.name[:200]!r} cannot go on: {why}.",
         code=code,

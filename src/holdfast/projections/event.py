@@ -1,4 +1,4 @@
-"""Events: as they are given to the store, and as it has kept them."""
+"""Events: `NewEvent`, to be appended, and `Event`, as stored."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ MAX_PAYLOAD_BYTES = 64 << 20
 
 
 class NewEvent(msgspec.Struct, frozen=True):
-    """Something that happened. A payload of bytes is kept as it is, anything else as JSON."""
+    """An event to append. A payload of bytes is stored as it is, anything else as JSON."""
 
     type: str
     payload: Any = None
     schema_version: int = 1
     correlation_id: str | None = None
-    """What it belongs to: the same for everything that one request set off."""
+    """The same for all events and commands that one request caused."""
     causation_id: str | None = None
-    """The event or command that it came of."""
+    """The event or command that caused it."""
     time_ms: int | None = None
-    """When it happened, in milliseconds since 1970; None: when it is appended."""
+    """When it happened, in milliseconds since 1970; None: the time of the append."""
     event_id: str | None = None
     """None: the store makes one."""
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event in the store, with its place in its stream and among all events."""
+    """A stored event, with its sequence in the stream and its position in the log."""
 
     position: int
-    """Among all events of the store: from 1, without gaps, in the order of their commits."""
+    """Its number among all events of the store: from 1, without gaps, in commit order."""
     stream: str
     sequence: int
-    """In its stream: from 1, without gaps."""
+    """Its number in the stream: from 1, without gaps."""
     event_id: str
     type: str
     schema_version: int
@@ -47,7 +47,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload: bytes
 
     def json(self, kind: Any = Any) -> Any:
-        """The payload, decoded, as this type. `Invalid` if it is bytes, or is not JSON of that type."""
+        """The payload, decoded as type `kind`. `Invalid` if it is bytes, or not JSON of that type."""
         if not self.is_json:
             raise self._undecodable("its payload is bytes, not JSON")
         try:
@@ -66,7 +66,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EncodedEvent(msgspec.Struct, frozen=True):
-    """A new event that was checked, with its payload as it will be kept."""
+    """A checked new event, with its payload encoded as it will be stored."""
 
     new: NewEvent
     is_json: bool
@@ -74,7 +74,7 @@ class EncodedEvent(msgspec.Struct, frozen=True):
 
 
 def encode_event(new: Any) -> EncodedEvent:
-    """Check a new event and encode its payload, or `Invalid`."""
+    """Check a new event and encode its payload. `Invalid` if that is not possible."""
     if not isinstance(new, NewEvent):
         raise refused("event", f"a NewEvent is needed, not {type(new).__name__}")
     check_text("type", new.type)

@@ -1,4 +1,4 @@
-"""The event store: streams of events, and all of them in one order."""
+"""The event log: events by stream, and all events in commit order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _S = TypeVar("_S")
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Events for one stream, and the version it must have for them."""
+    """Events for one stream, and the version that the stream must have."""
 
     stream: str
     events: Sequence[NewEvent]
@@ -33,7 +33,7 @@ class Append(msgspec.Struct, frozen=True):
 class EventLog:
     """Events by stream and by position.
 
-    Guarantees: an append is there as a whole or not at all, and durable on return where the store is persistent.
+    Guarantees: an append is stored as a whole or not at all, and durable on return if the store is persistent.
     Sequences and positions rise from 1 without gaps, and a position is visible only after all before it.
     """
 
@@ -77,6 +77,12 @@ class EventLog:
         name = check_stream(stream)
         return self._version(name, self._kv.get("heads", name))
 
+    def versions_of(self, streams: Sequence[str]) -> dict[str, int]:
+        """The versions of these streams, in one read."""
+        names = [check_stream(stream) for stream in streams]
+        found = self._kv.get_many("heads", names) if names else []
+        return {stream: self._version(name, value) for stream, name, value in zip(streams, names, found, strict=True)}
+
     def read_stream(self, stream: str, after: int = 0) -> Iterator[Event]:
         for wanted in self.positions(stream, after):
             found = []
@@ -87,7 +93,7 @@ class EventLog:
             yield from keys.unseal_many(found, Event, "event", self._kv.address)
 
     def positions(self, stream: str, after: int = 0) -> Iterator[list[bytes]]:
-        """Where the events of a stream that follow a sequence are: pages of their keys."""
+        """Pages of the keys, in `events`, of a stream's events after a sequence."""
         prefix = keys.index_prefix(check_stream(stream))
         check_number("after", after)
         end = end_of(prefix)
@@ -122,20 +128,22 @@ class EventLog:
             start = max(start, check_stream(after) + b"\0")
         return [name.decode() for name, _ in self._kv.scan("heads", start, end, limit)]
 
-    def first_after(self, stream: bytes, sequence: int) -> int | None:
-        """The position of the first event of a stream after a sequence."""
-        prefix = keys.index_prefix(stream)
-        if sequence >= 2**64 - 1:
-            return None
-        found = next(self._kv.scan("index", prefix + keys.NUMBER.pack(sequence + 1), end_of(prefix), 1), None)
-        return None if found is None else keys.NUMBER.unpack(found[1])[0]
+    def positions_of(self, events: Sequence[tuple[bytes, int]]) -> list[int]:
+        """The positions of these events, each a stream and a sequence, in one read. They must exist."""
+        wanted = [keys.index_prefix(stream) + keys.NUMBER.pack(sequence) for stream, sequence in events]
+        found = self._kv.get_many("index", wanted) if wanted else []
+        positions = []
+        for (stream, sequence), position in zip(events, found, strict=True):
+            if position is None:
+                raise self._missing(keys.NUMBER.pack(sequence), stream.decode())
+            positions.append(keys.NUMBER.unpack(position)[0])
+        return positions
 
-    def versions(self) -> Iterator[tuple[bytes, int]]:
-        """Every stream with its version."""
+    def versions(self) -> Iterator[list[tuple[bytes, int]]]:
+        """Every stream with its version, in pages."""
         start = b""
         while rows := list(self._kv.scan("heads", start, None, PAGE * 10)):
-            for name, value in rows:
-                yield name, self._version(name, value)
+            yield [(name, self._version(name, value)) for name, value in rows]
             start = rows[-1][0] + b"\0"
 
     def fold(self, stream: str, initial: _S, function: Callable[[_S, Event], _S], after: int = 0) -> _S:

@@ -10,7 +10,7 @@
     meta      m/...                              the last position, states of projections, leases of workers
 
 The prefixes are those of SlateDB and RocksDB, where all keyspaces share one map. A projection's name is escaped and
-holds no slash, a stream's ends its key or has its length before it: no two of them share a key, whatever bytes
+holds no slash; a stream's name ends its key or follows its own length. So no two names share a key, whatever bytes
 they contain.
 
 Our own records are MessagePack, sealed with a version and a checksum. Cursors are bare numbers, and read models are the
@@ -34,8 +34,8 @@ from holdfast.storage.kv.store import Keyspace, Row, Schema
 
 MAX_STREAM_BYTES = 40_000
 MAX_NAME_BYTES = 20_000
-"""Of a projection's name as it stands in a key, where `/` and `%` take three bytes each. A cursor's key holds a
-projection's name and a stream's, and SlateDB's keys end at 65,535 bytes: hence the two limits."""
+"""Limit for the escaped name of a projection, in which `/` and `%` take three bytes each. A cursor's key holds the
+names of a projection and of a stream, and a key in SlateDB has at most 65,535 bytes: hence the two limits."""
 
 _PREFIXES = {
     "events": b"g/",
@@ -49,14 +49,14 @@ _PREFIXES = {
 }
 SCHEMA = Schema(
     kind="store",
-    # On SQLite a read model's tables lie beside ours: these have a name of ours before theirs.
+    # On SQLite a read model's tables are in the same database, so our tables are prefixed with `holdfast_`.
     keyspaces=tuple(Keyspace(name, f"holdfast_{name}", prefix) for name, prefix in _PREFIXES.items()),
     application_id=0x48664573,  # "HfEs"
     version=1,
-    # A batch touches a page per stream: they must fit into the cache, and the log is folded back after some batches.
+    # A batch touches one page per stream: the cache must hold them all, and the write-ahead log several batches.
     settings=("cache_size = -65536", "wal_autocheckpoint = 8192"),
 )
-"""How a store of events is laid out in its backend."""
+"""The layout of a store of events in its backend."""
 
 FORMAT = b"format"
 HEAD = b"head"
@@ -77,7 +77,7 @@ def check_stream(stream: Any) -> bytes:
 
 
 def check_name(name: Any) -> bytes:
-    """A projection's name as it stands in keys: UTF-8 with `/` and `%` escaped, so that no name holds a separator."""
+    """A projection's name as used in keys: UTF-8 with `/` and `%` escaped, so that no name holds a separator."""
     encoded = check_text("projection", name, MAX_NAME_BYTES).replace(b"%", b"%25").replace(b"/", b"%2F")
     if len(encoded) > MAX_NAME_BYTES:
         raise refused("projection", f"its name has {len(encoded)} bytes when escaped, the limit is {MAX_NAME_BYTES}")
@@ -102,7 +102,7 @@ def seal(key: bytes, record: Any) -> bytes:
 
 
 def unseal(key: bytes, value: bytes, kind: type[_T], what: str, address: str) -> _T:
-    """The record, or `Corrupt` with `what` it is. `Invalid` if a newer release wrote it."""
+    """The record. `Corrupt`, naming the record by `what`, if it is damaged; `Invalid` if a newer release wrote it."""
     body = records.unseal(key, value, what, address, "store")
     try:
         return msgpack_decoder(kind).decode(body)
@@ -111,7 +111,7 @@ def unseal(key: bytes, value: bytes, kind: type[_T], what: str, address: str) ->
 
 
 def unseal_many(rows: Iterable[Row], kind: type[_T], what: str, address: str) -> list[_T]:
-    """The records of many rows, without making messages that are never needed."""
+    """The records of many rows. Error texts are only formatted if a record is damaged."""
     rows = list(rows)
     decode, checksum, number = msgpack_decoder(kind).decode, google_crc32c.value, int.from_bytes
     found: list[_T] = []
@@ -123,13 +123,13 @@ def unseal_many(rows: Iterable[Row], kind: type[_T], what: str, address: str) ->
             found.append(decode(sealed[1:]))
     except (IndexError, msgspec.MsgspecError):
         pass
-    for key, value in rows[len(found) :]:  # from the first one that is not as it should be: with a message, slowly
+    for key, value in rows[len(found) :]:  # slow path from the first damaged record on, which raises
         found.append(unseal(key, value, kind, f"{what} {int.from_bytes(key[-8:])}", address))
     return found
 
 
 def body_of(sealed: bytes) -> bytes:
-    """The record itself, as MessagePack, of a value whose checksum was compared already."""
+    """The MessagePack record in a sealed value whose checksum was verified before."""
     return sealed[1:-4]
 
 

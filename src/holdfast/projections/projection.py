@@ -23,7 +23,7 @@ class ProjectionLike(Protocol):
     def version(self) -> int: ...
 
     def handle(self, event: Event, view: View) -> None:
-        """Put one event into the read model. Raising leaves the read model as it was before the event."""
+        """Apply one event to the read model. If this raises, the read model stays as it was before the event."""
 
 
 class Projection:
@@ -37,11 +37,11 @@ class Projection:
                     total = int(view.get(b"total") or 0) + event.json()["cents"]
                     view.put(b"total", b"%d" % total)
 
-    Events of a stream come in their order, and all events in the order of their commits. What the handler does outside
-    the view may happen again after a crash.
+    Events arrive in commit order, so those of one stream in the order of their sequences. After a crash, effects of the
+    handler outside the view may be repeated.
 
-    On Spark, events with the same `key(event)` are handled together, in that order; without such a method, those of
-    one stream are.
+    On Spark, events with the same `key(event)` are handled together, in that order. Without a method `key`, events of
+    the same stream are.
     """
 
     name: ClassVar[str]
@@ -50,7 +50,7 @@ class Projection:
     streams: ClassVar[str] = ""
     """Only streams whose names begin with this prefix."""
     is_volatile: ClassVar[bool] = False
-    """True if the read model is in the object itself: no cursor is kept for one."""
+    """True if the read model is kept in this object. A persistent store then refuses to keep cursors for it."""
 
     def handle(self, event: Event, view: View) -> None:
         raise NotImplementedError
@@ -59,7 +59,7 @@ class Projection:
 class OnError(msgspec.Struct, frozen=True, kw_only=True):
     """What to do when a handler raises: retry, then stop or record the event as a dead letter.
 
-    An event is never passed over silently.
+    An event is never skipped silently.
     """
 
     retries: int = 0
@@ -88,10 +88,10 @@ def streams_of(projection: ProjectionLike) -> str:
 
 
 def check_kept(projection: ProjectionLike, address: str) -> None:
-    """Refuse a durable cursor for a read model that is gone with the process."""
+    """Refuse durable cursors for a read model that is lost when the process ends."""
     if getattr(projection, "is_volatile", False):
         raise Invalid(
-            f"Projection {projection.name!r} keeps its read model in itself, and cursors in {address} would outlive "
+            f"Projection {projection.name!r} keeps its read model in memory, and cursors in {address} would outlive "
             "it: after a restart its events would never be handled again.",
             code="projection.volatile",
             about=f"projection {projection.name!r}",
@@ -101,7 +101,7 @@ def check_kept(projection: ProjectionLike, address: str) -> None:
 
 
 def check_version(projection: ProjectionLike, made_by: int | None) -> None:
-    """Refuse a handler that did not make the read model it would go on with."""
+    """Refuse to continue a read model that another version of the projection made."""
     if made_by not in (None, projection.version):
         raise Invalid(
             f"The read model of projection {projection.name!r} was made by version {made_by}, this is version "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from holdfast.base.steps import step
-from holdfast.errors import Fenced
+from holdfast.errors import Fenced, HoldfastError
 from holdfast.projections import cursors, keys, state
 from holdfast.projections.state import BuildRef, ProjectionState
 from holdfast.projections.store import ProjectionStore
@@ -13,8 +15,10 @@ from holdfast.projections.view import has_sql, sql_of, table_prefix
 from holdfast.projections.worker_lease import WorkerLease
 from holdfast.storage.kv.store import Reader, end_of
 
+log = logging.getLogger("holdfast.projections")
+
 CHUNK = 10_000
-"""Keys removed in one commit: writers need not wait long for a sweep."""
+"""Keys removed in one commit; small, so that a sweep does not block writers for long."""
 
 
 def start(
@@ -31,7 +35,7 @@ def start(
         begun = state.read(transaction, key, address)
         if resume and begun is not None and (begun.version, begun.until) == (version, until):
             return state.next_build(ref.name, begun.build), begun
-        if current is None:  # nothing live yet: readers have the empty build 1 until the switch
+        if current is None:  # nothing live yet: readers see the empty build 1 until the switch
             current = ProjectionState(version=None, build=1, position=None, revision=0, updated_ms=now)
         build = current.builds + 1
         current = msgspec.structs.replace(
@@ -50,7 +54,7 @@ def start(
 def switch(
     store: ProjectionStore, ref: BuildRef, next_ref: BuildRef, build: int, until: int | None, lease: WorkerLease | None
 ) -> ProjectionState | None:
-    """Make the rebuilt read model the live one, with its cursors; None if the live one has come further meanwhile."""
+    """Make the rebuilt read model live, with its cursors; None if the live one is ahead of it by now."""
     address = store.address
     with step("rebuild.switch"), state.begin(store.kv) as transaction:
         current = state.read(transaction, ref.key, address)
@@ -81,36 +85,65 @@ def switch(
     return new
 
 
-def sweep(kv: Reader, ref: BuildRef) -> None:
-    """Remove abandoned builds. If interrupted, the next sweep continues."""
+def sweep(kv: Reader, ref: BuildRef, commits: int | None = None) -> None:
+    """Remove abandoned builds, in at most so many commits of keys. If interrupted, the next sweep continues.
+
+    A build's tables and views go with it. One that the database refuses to drop, because somebody's own view is built
+    on it, stays, and a warning names it.
+    """
     found = state.read(kv, ref.key, kv.address)
     if found is None or not found.garbage:
         return
+    left = commits
     for build in found.garbage:
         for space in ("views", "shadows", "letters"):
-            _remove(kv, space, keys.of_build(ref.escaped, build))
+            left = _remove(kv, space, keys.of_build(ref.escaped, build), left)
+            if left == 0:
+                return
         _drop_tables(kv, ref.escaped, build)
-    _remove(kv, "shadows", keys.of_build(ref.escaped, found.build))
+    if _remove(kv, "shadows", keys.of_build(ref.escaped, found.build), left) == 0:
+        return
     with step("rebuild.swept"), state.begin(kv) as transaction:
         now = state.read(transaction, ref.key, kv.address)
         if now is not None:
-            left = tuple(build for build in now.garbage if build not in found.garbage)
-            new = msgspec.structs.replace(now, garbage=left, revision=now.revision + 1)
+            rest = tuple(build for build in now.garbage if build not in found.garbage)
+            new = msgspec.structs.replace(now, garbage=rest, revision=now.revision + 1)
             transaction.write({"meta": _records({ref.key: new})})
 
 
-def _remove(kv: Reader, space: str, prefix: bytes) -> None:
-    while rows := list(kv.scan(space, prefix, end_of(prefix), CHUNK)):
+def _remove(kv: Reader, space: str, prefix: bytes, commits: int | None) -> int | None:
+    """Remove these keys. Returns how many commits are left; 0 means that some keys may be left, too."""
+    while commits != 0 and (rows := list(kv.scan(space, prefix, end_of(prefix), CHUNK))):
         with step("rebuild.sweep"), state.begin(kv) as transaction:
             transaction.write({space: dict.fromkeys((key for key, _ in rows), None)})
+        commits = None if commits is None else commits - 1
+    return commits
 
 
 def _drop_tables(kv: Reader, name: bytes, build: int) -> None:
     if not has_sql(kv):
         return
-    for table in kv.tables(table_prefix(kv, name, build)):
-        with step("rebuild.drop"), state.begin(kv) as transaction:
-            sql_of(transaction).execute(f'DROP TABLE IF EXISTS "{table}"')
+    prefix = table_prefix(kv, name, build)
+    left = [*kv.views(prefix), *(("TABLE", table) for table in kv.tables(prefix))]
+    while left:
+        refused = {(kind, table): why for kind, table in left if (why := _drop(kv, kind, table)) is not None}
+        if len(refused) == len(left):
+            for (kind, table), why in refused.items():
+                log.warning('%s: the %s "%s" of an old read model stays: %s', kv.address, kind.lower(), table, why)
+            return
+        left = list(refused)  # again, now that views that depended on them are gone
+
+
+def _drop(kv: Reader, kind: str, table: str) -> Exception | None:
+    """Drop a table or a view. Returns the database's error if it refuses, as PostgreSQL does if others depend on it."""
+    with step("rebuild.drop"), state.begin(kv) as transaction:
+        try:
+            sql_of(transaction).execute(f'DROP {kind} IF EXISTS "{table}"')
+        except HoldfastError:
+            raise
+        except Exception as error:
+            return error
+    return None
 
 
 def _records(states: dict[bytes, ProjectionState]) -> dict[bytes, bytes | None]:

@@ -1,18 +1,17 @@
-"""Runs projections: over events in hand, over streams, and over the whole store with cursors that last."""
+"""Runs projections: over events in memory, over streams, and over the whole store with durable cursors."""
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from holdfast.base.arguments import check_number, refused
-from holdfast.errors import Conflict, Fenced, Invalid
-from holdfast.projections import admin, rebuild, state
-from holdfast.projections.batch import BatchProcessor, Failure, LocalBatches
+from holdfast.errors import Conflict, Fenced
+from holdfast.projections import admin, rebuild, retry, state
+from holdfast.projections.batch import BatchProcessor, Failure, LocalBatches, ProjectionCommit, moved
 from holdfast.projections.cursors import GlobalProjectionCheckpoint
 from holdfast.projections.event import Event
 from holdfast.projections.event_log import PAGE
@@ -24,13 +23,12 @@ from holdfast.projections.projection import (
     check_projection,
     check_version,
 )
-from holdfast.projections.state import BuildRef, DeadLetter, ProjectionState
+from holdfast.projections.state import BuildRef, DeadLetter, FailedEvent, ProjectionState
 from holdfast.projections.store import ProjectionStore
 from holdfast.projections.view import MemoryView, View
 from holdfast.projections.worker_lease import WorkerLease
 
 BATCH = 1000
-LONGEST_WAIT = 60.0
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
@@ -40,10 +38,12 @@ class CaughtUp(msgspec.Struct, frozen=True):
     """The read model holds everything up to here."""
     handled: int = 0
     cursors: int = 0
-    """How many were written."""
+    """How many cursors were written."""
     dead_lettered: int = 0
     is_at_the_end: bool = True
-    """False if it ended at the limit of `batches`, or because `stop` said so."""
+    """False if it ended at the limit of `batches`, because `stop` returned True, or at a failed event."""
+    failed: FailedEvent | None = None
+    """The event that failed, if it is to be retried later; only without `wait`."""
 
 
 class ProjectionRunner:
@@ -51,9 +51,10 @@ class ProjectionRunner:
 
         ProjectionRunner(store).catch_up_persistent(Turnover())
 
-    Guarantees of everything persistent: each event is in the read model exactly once, in the order of the log, whatever
-    is killed and however many run at the same time. Of two that meet, one commits and the other looks again. An idle
-    catch-up asks the backend twice, and one with changes reads and writes what belongs to the streams that changed.
+    Guarantees for persistent read models: each event is in the read model exactly once, in the order of the log,
+    whichever process is killed and however many runners run at the same time. If two runners collide, one commits and
+    the other reads the state again. An idle catch-up makes two requests to the backend; a catch-up with new events
+    reads and writes only records of the streams that changed.
     """
 
     def __init__(
@@ -79,26 +80,31 @@ class ProjectionRunner:
         batches: int | None = None,
         lease: WorkerLease | None = None,
         stop: Callable[[], bool] = lambda: False,
+        wait: bool = True,
     ) -> CaughtUp:
-        """Handle every event since the last time; read model and cursors are committed together, a batch at a time.
+        """Handle every event since the last catch-up; each batch commits its read model and its cursors together.
 
-        `until` is the last position to handle, `batches` how many commits to make at most; `stop` is asked before each.
-        With a `lease`, `Fenced` if another worker has taken it. A handler that raises is dealt with as `on_error` says;
-        if that is to stop, all events before are committed, and `Invalid` with the code `projection.handler` is raised
-        from what it raised.
+        `until` is the last position to handle, `batches` the largest number of commits, also of a rebuild that a new
+        version needs and of the removal of old builds; `stop` is called before each.
+        With a `lease`, `Fenced` if another worker has taken it. `on_error` decides what happens when a handler raises.
+        If it says stop, all events before the failed one are committed, and `Invalid` with the code
+        `projection.handler` is raised, with the handler's exception as its cause. If it says retry, the failure is
+        counted in the store, and this call sleeps until the next attempt; without `wait` it returns instead, with the
+        event as `failed`, and the next call goes on.
         """
         ref = self._checked(projection)
         known, current = self._state(ref, projection)
         if current.garbage:
-            rebuild.sweep(self.store.kv, ref)
+            rebuild.sweep(self.store.kv, ref, batches)
             known, current = self._state(ref, projection)
         if current.version not in (None, projection.version):
             if self._on_version == "fail":
                 check_version(projection, current.version)
-            if not self.rebuild(projection, resume=True, lease=lease, stop=stop).is_at_the_end:
-                return CaughtUp(current.position or 0, is_at_the_end=False)
+            done = self.rebuild(projection, resume=True, batches=batches, lease=lease, stop=stop, wait=wait)
+            if not done.is_at_the_end:
+                return CaughtUp(current.position or 0, is_at_the_end=False, failed=done.failed)
             known, current = self._state(ref, projection)
-        return self._catch_up(projection, ref, (known, current), until, batches, lease, stop)
+        return self._catch_up(projection, ref, (known, current), until, batches, lease, stop, wait)
 
     def rebuild(
         self,
@@ -106,16 +112,20 @@ class ProjectionRunner:
         *,
         until: int | None = None,
         resume: bool = False,
+        batches: int | None = None,
         lease: WorkerLease | None = None,
         stop: Callable[[], bool] = lambda: False,
+        wait: bool = True,
         progress: Callable[[int, int], object] = lambda _position, _head: None,
     ) -> CaughtUp:
-        """Make the read model anew from the first event, beside the live one, and switch over in one step.
+        """Build a new read model from the first event, beside the live one, and switch to it in one commit.
 
-        The live one is read and caught up meanwhile. A process that dies leaves it as it was; with `resume` the work
-        goes on where it stood, which is right if the handler is the same. `until` makes it as of that position.
-        Cursors become those of the new read model. `progress` is called with the position and the last one. If `stop`
-        says so before a batch, nothing is switched, and the rebuild can be resumed.
+        Meanwhile the live read model can be read and caught up. A process that dies leaves it as it was; with `resume`
+        the rebuild continues where it ended, which is right only if the handler is the same. `until` builds the read
+        model as of that position. The switch also replaces the cursors by those of the new read model. `progress` is
+        called with the position of the rebuild and that of the last event. After `batches` commits, or if `stop`
+        returns True before one, nothing is switched, and the rebuild can be resumed; `wait` as for
+        `catch_up_persistent`.
         """
         ref = self._checked(projection)
         if until is not None:
@@ -124,23 +134,23 @@ class ProjectionRunner:
         handled = 0
         while True:
             where = self._state(next_ref, projection)
-            done = self._catch_up(projection, next_ref, where, until, None, lease, stop, progress)
+            done = self._catch_up(projection, next_ref, where, until, batches, lease, stop, wait, progress)
             handled += done.handled
             if not done.is_at_the_end:
-                return CaughtUp(done.position, handled, is_at_the_end=False)
+                return CaughtUp(done.position, handled, is_at_the_end=False, failed=done.failed)
             switched = rebuild.switch(self.store, ref, next_ref, current.build, until, lease)
             if switched is not None:
                 break
         self.store.notify()
-        rebuild.sweep(self.store.kv, ref)
+        rebuild.sweep(self.store.kv, ref, batches)
         return CaughtUp(switched.position or 0, handled)
 
     def rewind(self, projection: ProjectionLike, position: int, *, view: str = "replay") -> CaughtUp:
         """Go back to a position.
 
-        `replay` makes the read model as of that position, exactly, beside the live one. `keep` leaves the read model
-        as it is and only moves the cursors back: the events after the position are handled again on top of what they
-        have done before, which is right for handlers that overwrite and wrong for those that add.
+        `replay` rebuilds the read model exactly as of that position, beside the live one. `keep` leaves the read model
+        as it is and only moves the cursors back: the events after the position are then applied a second time, which is
+        right for handlers that overwrite and wrong for handlers that add.
         """
         ref = self._checked(projection)
         check_number("position", position)
@@ -153,25 +163,26 @@ class ProjectionRunner:
         return CaughtUp(position)
 
     def reset(self, name: str) -> None:
-        """Empty a projection in one step: read model, cursors, dead letters. The next catch-up begins at the start.
+        """Empty a projection in one commit: read model, cursors, dead letters. The next catch-up starts from event 1.
 
         A rebuild under way is abandoned, and its runner is fenced. `NotFound` if there is no such projection.
         """
         admin.reset(self.store, name)
 
     def retry_dead_letters(self, projection: ProjectionLike) -> list[DeadLetter]:
-        """Handle the events again that were put aside; those that fail again stay, and are returned.
+        """Handle the events of the dead letters again. Returns the letters that failed again; they stay stored.
 
-        Each one that succeeds goes into the read model in one commit with the removal of its letter. They come after
-        events that were handled since: the handler has to bear that. `Invalid` if the read model is of another version.
+        For an event that succeeds, one commit changes the read model and removes the letter. The handler sees these
+        events after events that follow them in the log, and must be able to handle that. `Invalid` if the read model
+        was made by another version.
         """
         return admin.retry_letters(self.store, self._checked(projection), projection)
 
     # Replays: these write nothing to the store. A handler's error is raised as it is; events before it stay handled.
-    # Without a `view` the read model is a new one in memory, of use to projections that keep theirs in themselves.
+    # Without a `view`, the read model is a new one in memory; projections that keep their own state need no other.
 
     def run(self, projection: ProjectionLike, events: Iterable[Event], view: View | None = None) -> View:
-        """Handle all of these events; the view they went into."""
+        """Handle all of these events. Returns the view."""
         return self.run_all([projection], events, view)
 
     def run_all(self, projections: Sequence[ProjectionLike], events: Iterable[Event], view: View | None = None) -> View:
@@ -187,16 +198,16 @@ class ProjectionRunner:
     def catch_up(
         self, projection: ProjectionLike, events: Sequence[Event], after: int = 0, view: View | None = None
     ) -> View:
-        """Handle the events of one stream that follow a sequence. They must be in order."""
+        """Handle the events of one stream after a sequence. They must be in order."""
         check_number("after", after)
         return self.run(projection, events[bisect_right(events, after, key=lambda event: event.sequence) :], view)
 
     def run_from_store(self, projection: ProjectionLike, stream: str, view: View | None = None) -> int:
-        """Handle a stream from its first event; the sequence of the last."""
+        """Handle a stream from its first event. Returns the sequence of the last one."""
         return self.catch_up_from_store(projection, stream, 0, view)
 
     def catch_up_from_store(self, projection: ProjectionLike, stream: str, after: int, view: View | None = None) -> int:
-        """Handle the events of a stream that follow a sequence; the sequence of the last."""
+        """Handle the events of a stream after a sequence. Returns the sequence of the last one."""
         view = MemoryView() if view is None else view
         check_projection(projection)
         for event in self.store.read_stream(stream, after):
@@ -207,7 +218,7 @@ class ProjectionRunner:
     def run_all_streams(
         self, projection: ProjectionLike, streams: Iterable[str] | None = None, view: View | None = None
     ) -> GlobalProjectionCheckpoint:
-        """Handle these streams, one after the other, from their first events; without `streams`, all there are."""
+        """Handle these streams, one after the other, from their first events; without `streams`, all streams."""
         return self.catch_up_all_streams(projection, GlobalProjectionCheckpoint(), streams, view)
 
     def catch_up_all_streams(
@@ -245,53 +256,76 @@ class ProjectionRunner:
         batches: int | None,
         lease: WorkerLease | None,
         stop: Callable[[], bool],
+        wait: bool,
         progress: Callable[[int, int], object] = lambda _position, _head: None,
     ) -> CaughtUp:
         known, current = where
         work = self._processor(projection, ref, lease)
-        tried: Counter[int] = Counter()
         given_up: dict[int, Failure] = {}
         handled = written = letters = committed = conflicts = 0
+        has_slept = False
         while (batches is None or committed < batches) and not stop():
             now = self.store.now_ms()
+            left = 0.0 if has_slept else retry.seconds_left(current.failed, self._on_error, now)
+            if left and not wait:
+                return CaughtUp(current.position or 0, handled, written, letters, False, current.failed)
+            if left:
+                self._sleep(left)
+                has_slept = True
+                continue  # `stop` may return True by now
+            has_slept = False
             try:
                 batch = work.run(known, current, limit=self._batch, until=until, now_ms=now, given_up=given_up)
+                if batch is None:
+                    return CaughtUp(current.position or 0, handled, written, letters)
+                if batch.is_committed:
+                    known = current = batch.state
+                    conflicts, committed = 0, committed + 1
+                    handled, written = handled + batch.handled, written + batch.streams
+                    letters += batch.dead_lettered
+                    self.store.notify()
+                    progress(current.position or 0, self.store.log.head())
+                if batch.failure is not None:
+                    commit = ProjectionCommit(self.store.kv, ref, known, lease)
+                    known, current = self._failed(projection, batch.failure, (known, current), commit, given_up)
             except Conflict:
                 conflicts += 1
-                if conflicts > admin.MOST_CONFLICTS:
+                if conflicts > admin.MAX_CONFLICTS:
                     raise
                 known, current = self._state(ref, projection)
                 if ref.is_live:
-                    check_version(projection, current.version)  # another one may have been switched to meanwhile
-                continue
-            if batch is None:
-                return CaughtUp(current.position or 0, handled, written, letters)
-            if batch.is_committed:
-                known = current = batch.state
-                conflicts, committed = 0, committed + 1
-                handled, written = handled + batch.handled, written + batch.streams
-                letters += batch.dead_lettered
-                self.store.notify()
-                progress(current.position or 0, self.store.log.head())
-            if batch.failure is not None:
-                self._failed(projection, batch.failure, tried, given_up)
+                    check_version(projection, current.version)  # a rebuild may have switched to another version
         return CaughtUp(current.position or 0, handled, written, letters, is_at_the_end=False)
 
     def _processor(self, projection: ProjectionLike, ref: BuildRef, lease: WorkerLease | None) -> BatchProcessor:
         return LocalBatches(self.store.kv, self.store.log, projection, ref, lease)
 
     def _failed(
-        self, projection: ProjectionLike, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]
-    ) -> None:
-        """Wait for another try, give the event up on record, or stop here."""
-        position = failure.event.position
-        tried[position] += 1
-        if tried[position] <= self._on_error.retries:
-            self._sleep(pause(self._on_error, tried[position]))
-        elif self._on_error.then == "dead-letter":
-            given_up[position] = msgspec.structs.replace(failure, attempts=tried[position])
-        else:
-            raise handler_failed(projection, failure, tried[position]) from failure.error
+        self,
+        projection: ProjectionLike,
+        failure: Failure,
+        where: tuple[ProjectionState | None, ProjectionState],
+        commit: ProjectionCommit,
+        given_up: dict[int, Failure],
+    ) -> tuple[ProjectionState | None, ProjectionState]:
+        """Apply `on_error`: count the attempt in the store, mark the event for a dead letter, or raise.
+
+        Returns the stored state, and the state to continue from.
+        """
+        current, now, position = where[1], self.store.now_ms(), failure.event.position
+        attempts = retry.attempts_at(position, current.failed)
+        verdict = retry.decide(self._on_error, attempts)
+        if verdict == "again":
+            failed = retry.waiting(failure, attempts, self._on_error, now)
+            new = moved(current, projection.version, position - 1, now, failed)
+            commit.write_state(new)
+            return new, new
+        if verdict == "dead-letter":
+            given_up[position] = msgspec.structs.replace(failure, attempts=attempts)
+            return where[0], msgspec.structs.replace(current, failed=None)  # it has nothing to wait for any more
+        if current.failed is not None:  # the next catch-up has all its retries again
+            commit.write_state(moved(current, projection.version, position - 1, now))
+        raise retry.handler_failed(projection, failure, attempts) from failure.error
 
     def _state(self, ref: BuildRef, projection: ProjectionLike) -> tuple[ProjectionState | None, ProjectionState]:
         """The stored state, and the state to continue from."""
@@ -319,21 +353,3 @@ class ProjectionRunner:
         while names := self.store.list_streams(prefix, after=after, limit=PAGE):
             yield from names
             after = names[-1]
-
-
-def pause(policy: OnError, tried: int) -> float:
-    """Seconds to wait before the next attempt, after this many failures."""
-    return min(LONGEST_WAIT, policy.wait * 2.0 ** (tried - 1))
-
-
-def handler_failed(projection: ProjectionLike, failure: Failure, tried: int) -> Invalid:
-    event = failure.event
-    times = f", {tried} times" if tried > 1 else ""
-    return Invalid(
-        f"Projection {projection.name!r} could not handle event {event.sequence} of stream {event.stream[:200]!r} "
-        f"({event.type}, position {event.position}){times}: {failure.why}",
-        code="projection.handler",
-        about=f"projection {projection.name!r}",
-        unchanged="its read model and its cursors, which hold everything before that event",
-        next_step="correct the handler and catch up again, or put such events aside with OnError(then='dead-letter')",
-    )

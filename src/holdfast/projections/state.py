@@ -14,31 +14,44 @@ Reading = Reader | Transaction
 
 
 def begin(kv: Reader) -> Transaction:
-    """A transaction. `Invalid` if the store was opened to be read."""
+    """A transaction. `Invalid` if the store was opened read-only."""
     if not hasattr(kv, "begin"):
         raise errors.read_only("store", kv.address)
     transaction: Transaction = kv.begin()
     return transaction
 
 
+class FailedEvent(msgspec.Struct, frozen=True):
+    """The event at which a projection waits because its handler failed."""
+
+    position: int
+    attempts: int
+    """How often it has failed, in whichever process."""
+    retry_ms: int
+    """The time of the next attempt, in milliseconds since 1970."""
+    error: str
+
+
 class ProjectionState(msgspec.Struct, frozen=True):
     """One record per projection, replaced by every commit, so that of two concurrent commits one gets `Conflict`."""
 
     version: int | None
-    """Of the projection that made the read model; None if nothing was made yet."""
+    """The version of the projection that made the read model; None if nothing was made yet."""
     build: int
-    """Which read model this is: each rebuild and each reset begins the next one."""
+    """The number of this read model: each rebuild and each reset starts the next one."""
     position: int | None
-    """Everything up to it was handled. None: cursors were set by hand, and say more than a position can."""
+    """All events up to it were handled. None: the cursors were set by hand, and no single position describes them."""
     revision: int
     """Rises with each commit."""
     updated_ms: int
     builds: int = 1
-    """The highest number that a build was ever given."""
+    """The highest build number ever used."""
     garbage: tuple[int, ...] = ()
     """Abandoned or replaced builds whose keys may not all be removed yet."""
     until: int | None = None
     """For a rebuild: stop at this position. None: the end of the log."""
+    failed: FailedEvent | None = None
+    """The event after `position`, if its handler failed and will be retried."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -59,10 +72,10 @@ class BuildRef(msgspec.Struct, frozen=True):
     name: str
     escaped: bytes
     key: bytes
-    """Of the `ProjectionState`, in `meta`."""
+    """The key of the `ProjectionState`, in `meta`."""
     space: str
     prefix: bytes
-    """Of the cursors, in that space."""
+    """The prefix of the cursors' keys, in that space."""
 
     @property
     def is_live(self) -> bool:
@@ -90,12 +103,12 @@ def decode(key: bytes, value: bytes, address: str) -> ProjectionState:
 
 
 def check_unchanged(reading: Reading, ref: BuildRef, known: ProjectionState | None, address: str) -> None:
-    """`Conflict` if another commit for this projection came after it was read."""
+    """`Conflict` if the stored state is not `known`, because another commit for this projection came first."""
     if read(reading, ref.key, address) != known:
         raise Conflict(
             f"Projection {ref.name[:200]!r} was changed by another commit meanwhile.",
             code="projection.changed",
             about=f"projection {ref.name[:200]!r}",
             unchanged="its read model and its cursors",
-            next_step="read where it stands and go on from there",
+            next_step="read its state again and continue from there",
         )

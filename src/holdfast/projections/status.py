@@ -21,23 +21,23 @@ class Lag(msgspec.Struct, frozen=True):
 
     @property
     def events(self) -> int:
-        """Of all streams, those it does not read included."""
+        """The number of events it is behind, counting also streams that it does not read."""
         return max(0, self.head - self.position)
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True):
-    """One projection, for people and dashboards."""
+    """The status of one projection, for people and dashboards."""
 
     name: str
     version: int | None
     lag: Lag
     streams: int
-    """How many it has a cursor for."""
+    """The number of streams it has a cursor for."""
     dead_letters: int
     rebuilding: int | None
     """The position of a read model that is being rebuilt beside this one."""
     holder: str | None
-    """Who has the lease; it may have run out."""
+    """The worker that took the lease last and did not release it; the lease may have expired."""
     updated_ms: int | None
 
 
@@ -114,7 +114,7 @@ def _with_a_state(kv: Reader) -> Iterator[str]:
 
 
 def _with_cursors(kv: Reader) -> Iterator[str]:
-    """From one name to the next, whatever the number of their cursors."""
+    """Names of projections that have cursors. Reads one key per projection, however many cursors it has."""
     start: bytes | None = b""
     while start is not None and (rows := list(kv.scan("cursors", start, None, 1))):
         escaped = rows[0][0].partition(b"/")[0]

@@ -20,7 +20,7 @@ from holdfast.storage.kv.store import Reader, Row, SqlReader, SqlTransaction, Tr
 
 
 class View(Protocol):
-    """A read model as a handler sees it: an ordered map of bytes. A handler reads what it and those before it wrote."""
+    """A read model as a handler sees it: an ordered map of bytes. Reads see the writes of this and earlier events."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -65,7 +65,7 @@ _UNTOUCHED = object()
 
 
 class StoredView:
-    """A read model in the store, during one batch. What is written becomes durable with the batch's cursors.
+    """A read model in the store, during one batch. Its writes become durable in one commit with the batch's cursors.
 
     SQL runs at once in the transaction of the batch, which the first `execute` opens: from then on no other
     transaction can write to the store until the batch is committed.
@@ -80,7 +80,7 @@ class StoredView:
         self._undo: list[tuple[bytes, Any]] = []
         self._transaction: SqlTransaction | None = None
         self.has_run_sql = False
-        """Whether the event at hand has."""
+        """Whether the current event has run SQL."""
 
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes or not 0 < len(key) <= MAX_KEY_BYTES:
@@ -91,7 +91,7 @@ class StoredView:
             return self._kv.get("views", self._prefix + key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        # Most calls, at once; what is not plain bytes of a usual size takes the long way.
+        # Fast path: plain bytes within the limits, as in most calls, skip the checking functions.
         if type(key) is not bytes or type(value) is not bytes or not 0 < len(key) <= MAX_KEY_BYTES:
             key, value = check_key(key), check_value(value)
         elif len(value) > MAX_VALUE_BYTES:
@@ -117,7 +117,7 @@ class StoredView:
         return iter(sorted(found.items()))
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        """Run one statement of one's own in the batch's transaction, on tables named with `table`; its rows."""
+        """Run one SQL statement in the batch's transaction, on tables named with `table`. Returns its rows."""
         if self._transaction is None:
             if not has_sql(self._kv):
                 raise no_sql(self._kv.address)
@@ -126,13 +126,13 @@ class StoredView:
         return self._transaction.execute(sql, parameters)
 
     def table(self, name: str) -> str:
-        """The quoted name of a table of this read model, for SQL. Each build has its own, removed with it."""
+        """The quoted name of a table of this read model, for SQL. Each build has its own tables, which go with it."""
         if not has_sql(self._kv):
             raise no_sql(self._kv.address)
         return table_name(self._kv, self._name, self._build, name)
 
     def accept(self) -> None:
-        """The event is handled."""
+        """Keep the event's changes: it was handled."""
         self._undo.clear()
         self.has_run_sql = False
 
@@ -150,7 +150,7 @@ class StoredView:
         return {prefix + key: value for key, value in self._written.items()}
 
 
-_STAYS = b"abcdefghijklmnopqrstuvwxyz0123456789"
+_UNESCAPED = b"abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def scan_views(kv: Reader, of_build: bytes, prefix: bytes) -> Iterator[Row]:
@@ -160,12 +160,12 @@ def scan_views(kv: Reader, of_build: bytes, prefix: bytes) -> Iterator[Row]:
 
 
 def has_sql(kv: Reader) -> TypeGuard[SqlReader]:
-    """Whether a read model can be tables of its own there."""
+    """Whether a read model can have tables of its own in this store."""
     return hasattr(kv, "query")
 
 
 def sql_of(transaction: Transaction) -> SqlTransaction:
-    """The same transaction of a store that has SQL."""
+    """The same transaction, typed as one with SQL. Only for stores that have SQL."""
     return cast(SqlTransaction, transaction)
 
 
@@ -181,23 +181,23 @@ def no_sql(address: str) -> Invalid:
 
 def table_prefix(kv: SqlReader, name: bytes, build: int) -> str:
     """The prefix of the names of a build's tables."""
-    return f"{kv.table_prefix}view_x_{_plain(name)}_x_{build}_x_"
+    return f"{kv.table_prefix}view_x_{_escaped(name)}_x_{build}_x_"
 
 
 def table_name(kv: SqlReader, name: bytes, build: int, table: str) -> str:
     """The quoted name of a table of one build of a projection's read model."""
-    found = table_prefix(kv, name, build) + _plain(check_text("table", table))
+    found = table_prefix(kv, name, build) + _escaped(check_text("table", table))
     if kv.max_table_name is not None and len(found) > kv.max_table_name:
-        raise refused("table", f"{found!r} would be its name, and {kv.address} has names of {kv.max_table_name} bytes")
+        raise refused("table", f"its full name {found!r} exceeds the {kv.max_table_name} bytes of {kv.address}")
     return f'"{found}"'
 
 
-def _plain(name: bytes) -> str:
-    """Small letters and digits stay, every other byte becomes `_` and two digits: `_x` stands for nothing else.
+def _escaped(name: bytes) -> str:
+    """Keep lower-case letters and digits, replace every other byte by `_` and two hex digits.
 
-    SQLite takes two names for one that differ only in capital letters.
+    So the separator `_x_` never occurs. Upper-case letters are replaced because SQLite ignores case in names.
     """
-    return "".join(chr(byte) if byte in _STAYS else f"_{byte:02x}" for byte in name)
+    return "".join(chr(byte) if byte in _UNESCAPED else f"_{byte:02x}" for byte in name)
 
 
 _T = TypeVar("_T")
@@ -210,15 +210,18 @@ class ReadModel:
         self._kv = kv
         self._ref = state.live_build(name)
 
+    def __repr__(self) -> str:
+        return f"ReadModel({self._ref.name!r}, {self._kv.address!r})"
+
     def get(self, key: bytes) -> bytes | None:
         key = check_key(key)
-        return self._of_one_build(lambda build: self._kv.get("views", keys.of_build(self._ref.escaped, build) + key))
+        return self._on_live_build(lambda build: self._kv.get("views", keys.of_build(self._ref.escaped, build) + key))
 
     def scan(self, prefix: bytes = b"") -> Iterator[Row]:
         """Keys that begin with these bytes, in order, as they are when this is called."""
         prefix = check_prefix(prefix)
         return iter(
-            self._of_one_build(
+            self._on_live_build(
                 lambda build: list(scan_views(self._kv, keys.of_build(self._ref.escaped, build), prefix))
             )
         )
@@ -226,25 +229,25 @@ class ReadModel:
     def query(self, sql: Callable[[Callable[[str], str]], str], parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Rows from the read model's own tables: `view.query(lambda table: f"SELECT * FROM {table('orders')}")`.
 
-        The statement is made again if a rebuild switches over meanwhile.
+        `sql` is called again if a rebuild switches to another build meanwhile.
         """
 
         kv = self._kv
         if not has_sql(kv):
             raise no_sql(kv.address)
 
-        def asked(build: int) -> list[tuple[Any, ...]]:
+        def run_query(build: int) -> list[tuple[Any, ...]]:
             return kv.query(sql(lambda name: table_name(kv, self._ref.escaped, build, name)), parameters)
 
-        return self._of_one_build(asked)
+        return self._on_live_build(run_query)
 
-    def _of_one_build(self, ask: Callable[[int], _T]) -> _T:
-        """A build that is switched away from is swept, so an answer counts only if its build was live after it."""
+    def _on_live_build(self, ask: Callable[[int], _T]) -> _T:
+        """Read until the build is still live after the read: a build that was replaced may be half removed."""
         build = self._build()
         while True:
             try:
                 found = ask(build)
-            except Exception:  # a table may be gone with its build
+            except Exception:  # the table may have been dropped with its build
                 if (now := self._build()) == build:
                     raise
             else:

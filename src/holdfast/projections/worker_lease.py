@@ -1,4 +1,4 @@
-"""Which worker works on a projection: a lease that expires when its holder dies.
+"""Which worker runs a projection: a lease that expires when its holder dies.
 
 A lease only saves other workers useless attempts. Exactly-once does not depend on leases or clocks: each commit checks
 the projection's state.
@@ -18,16 +18,16 @@ from holdfast.storage.kv.store import Reader, Transaction
 
 
 class WorkerLeaseRecord(msgspec.Struct, frozen=True):
-    """Who works on a projection."""
+    """The lease of one projection, as stored."""
 
     token: int
-    """Rises with each taking."""
+    """Rises each time the lease is taken."""
     holder: str
     until_ms: int
 
 
 class WorkerLease:
-    """A lease that this process has taken. Every commit under it checks that it still has it, and prolongs it."""
+    """A lease that this process has taken. Every commit under it checks that it is still held, and renews it if due."""
 
     def __init__(
         self, kv: Reader, ref: BuildRef, lease: WorkerLeaseRecord, seconds: float, now_ms: Callable[[], int]
@@ -45,20 +45,20 @@ class WorkerLease:
 
     @property
     def is_due(self) -> bool:
-        """Whether half of its time is over, so that it should be prolonged."""
+        """Whether less than half of its time is left, so that it should be renewed."""
         return self._lease.until_ms - self._now_ms() < self._seconds * 500
 
     def check(self, transaction: Transaction) -> None:
-        """`Fenced` if another holder has taken it; prolongs it with the transaction's commit if that is due."""
+        """`Fenced` if another holder has taken it. Renews it with the transaction's commit if that is due."""
         _check(transaction, self._ref, self._lease, self._kv.address)
         if self.is_due:
             until = self._now_ms() + int(self._seconds * 1000)
-            # Also right if the commit fails: what is stored then runs out earlier, and its token is checked.
+            # Safe if the commit fails: the stored lease then expires earlier, and every commit checks its token.
             self._lease = msgspec.structs.replace(self._lease, until_ms=until)
             transaction.write({"meta": {self._key: keys.seal(self._key, self._lease)}})
 
     def renew(self) -> None:
-        """Prolong it if that is due, in a commit of its own. `Fenced` if another holder has taken it."""
+        """Renew it if that is due, in a commit of its own. `Fenced` if another holder has taken it."""
         if self.is_due:
             with step("lease.renew"), state.begin(self._kv) as transaction:
                 self.check(transaction)
@@ -73,11 +73,11 @@ class WorkerLease:
 
 
 def acquire(kv: Reader, name: str, holder: str, seconds: float, now_ms: Callable[[], int]) -> WorkerLease | None:
-    """Take a projection's lease if it is free, has run out, or is this holder's; None if another holder has it."""
+    """Take a projection's lease if it is free, has expired, or is this holder's; None if another holder has it."""
     ref = state.live_build(name)
     key = keys.LEASES + ref.escaped
     if _is_taken(kv.get("meta", key), key, holder, kv.address, now_ms()):
-        return None  # seen without waiting for a transaction of another process
+        return None  # without a transaction, which would wait for other writers
     with step("lease.take"), state.begin(kv) as transaction:
         value = transaction.get("meta", key)
         if _is_taken(value, key, holder, kv.address, now_ms()):

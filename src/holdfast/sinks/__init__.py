@@ -1,14 +1,25 @@
-"""Sinks: where an epoch's rows go, staged first and then committed. One module or package per sink."""
+"""Sinks: targets for the rows of an epoch, staged first and then committed. One module or package per sink."""
 
 from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.function import FunctionSink
 from holdfast.sinks.index import IndexSink
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, Sink, SinkProgress, StagedOutputGone
+from holdfast.sinks.sink import (
+    EXACTLY_ONCE,
+    Delivery,
+    Descriptor,
+    RefusedTogether,
+    RefusesRows,
+    RefusesRowsTogether,
+    RowsRefused,
+    Sink,
+    SinkProgress,
+    StagedOutputGone,
+)
 
 Standing = SinkProgress
-"""The name of `SinkProgress` up to now."""
+"""The former name of `SinkProgress`."""
 
 __all__ = [
     "EXACTLY_ONCE",
@@ -19,9 +30,17 @@ __all__ = [
     "FunctionSink",
     "IndexSink",
     "PostgresSink",
+    "RefusedTogether",
+    "RefusesRows",
+    "RefusesRowsTogether",
     "RowsRefused",
     "Sink",
     "SinkProgress",
     "StagedOutputGone",
     "Standing",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names alone: what a shell offers for completion."""
+    return __all__

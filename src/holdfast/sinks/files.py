@@ -46,18 +46,19 @@ class FileSink:
     readers skip them, also the file `_epoch` in each directory, which holds the source positions of the epoch. A glob
     such as `**/*.parquet` would include staged files: read the directory, or `epoch=*/part-*`.
 
-    Guarantees: readers see an epoch whole or not at all, and once, however many drivers commit it how often; it is on
-    disk before `commit` returns. An epoch without rows gets a directory, too.
-    Does not guarantee: few files: there is one per partition of the frame.
-    Old epochs may be removed by hand, but not the newest: a restart reads from it how far the sink has come.
+    Guarantees: readers see an epoch as a whole or not at all, and once, however often and by however many drivers it is
+    committed. It is on disk before `commit` returns. An epoch without rows also gets a directory.
+    Does not guarantee: a small number of files. There is one per partition of the frame.
+    Old epochs may be removed by hand, but not the newest: a restart reads the sink's progress from it.
 
-    The directory belongs to one pipeline's sink for ever: another sink could not tell whose epochs are in it. A
-    directory with other files is refused, because Spark silently skips files beside `epoch=...`. Two pipelines of one
-    name, each with a checkpoint store of its own, are distinguished by their source positions: the second one to commit
-    an epoch gets `Corrupt` and changes nothing.
+    The directory belongs to one pipeline's sink for ever, because its epochs do not name the sink they are from. A
+    directory with other files is refused, because Spark silently skips files beside `epoch=...`. Two pipelines with the
+    same name, each with a checkpoint store of its own, are distinguished by their source positions: the second one to
+    commit an epoch gets `Corrupt` and changes nothing.
     """
 
     guarantee = EXACTLY_ONCE
+    only_appends = True
 
     def __init__(
         self,
@@ -85,6 +86,9 @@ class FileSink:
         self._area = StagingArea(os.path.join(self.path, STAGING))
         self._epoch_directory = re.compile(rf"{re.escape(epoch_column)}=(?:(\d+)-)?(\d{{6,}})", re.ASCII)
 
+    def __repr__(self) -> str:
+        return f"FileSink({self.path!r}, format={self.format!r})"
+
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "files",
@@ -95,11 +99,11 @@ class FileSink:
         }
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
-        """Claim the directory, and have Spark write a file without rows: does it take schema and options?"""
+        """Claim the directory, and have Spark write a file without rows, to check schema and options."""
         taken = [name for name in schema.names if name.lower() == self.epoch_column.lower()]
         if taken:
             raise RowsRefused(
-                f"The column {taken[0]!r} is in the rows already, and would be read twice.",
+                f"The rows already have a column {taken[0]!r}, which would be read twice.",
                 about=self.path,
                 unchanged="the directory",
                 next_step='give the epoch another name, with FileSink(..., epoch_column="holdfast_epoch")',
@@ -111,13 +115,13 @@ class FileSink:
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
         require_owner(self.path, self._owner(delivery))
         published = os.path.join(self.path, self._directory_name(delivery))
-        # Compared before the decision: afterwards the epoch would be owed, and could never be committed.
+        # Compared before the epoch is decided: afterwards it would be owed, and could never be committed.
         check_same_delivery(delivery, mine=delivery.mark, found=_mark_in(published), where=published)
         with sink_disk_errors(self.path, "everything that readers see"), self._area.new(delivery) as name:
             staged = self._area.path(name)
             write_rows(frame, staged, self.format, options=self.options)
             _remove_success_mark(staged)
-            # So that no epoch's directory is empty: a rename onto an empty directory would succeed.
+            # Also ensures that no epoch's directory is empty: a rename onto an empty directory would succeed.
             self._area.write(name, EPOCH_FILE, msgspec.json.encode(delivery))
             self._area.seal(name)
         return {"staged": name, "mark": delivery.mark}
@@ -129,7 +133,7 @@ class FileSink:
         with sink_disk_errors(self.path, f"{delivery} is still to be committed"):
             with step("sink.publish", epoch=delivery.epoch):
                 self._rename(name, published, delivery, mark=descriptor.get("mark"))
-            # Also if it was published before: that driver may have died before the sync.
+            # Also if another driver has published it: that driver may have died before the sync.
             with step("sink.publish-sync", epoch=delivery.epoch):
                 sync(self.path)
                 self._area.sync()
@@ -163,7 +167,7 @@ class FileSink:
             except Exception as error:
                 if not hasattr(error, "getCondition"):
                     raise
-                raise Invalid(  # there are no rows, and it is not the disk: the options are at fault
+                raise Invalid(  # without rows, and with a working disk, only the options can be wrong
                     f"Spark does not take these options: {one_line(error)}",
                     code="sink.options",
                     about=self.path,
@@ -173,7 +177,7 @@ class FileSink:
             self._area.remove(name)
 
     def _rename(self, name: str, published: str, delivery: Delivery, *, mark: str | None) -> None:
-        """Publish by a rename, which fails if the epoch exists: no check beforehand that a second driver could outrun.
+        """Publish by a rename, which fails if the epoch exists. A check beforehand would race with a second driver.
 
         `Corrupt` if the epoch exists and came from other data.
         """
@@ -193,7 +197,7 @@ class FileSink:
         return f"{self.epoch_column}={lineage}{delivery.epoch:06}"
 
     def _progress(self, asked: int) -> SinkProgress:
-        """From the names of the directories. Empty ones do not count: ours never are."""
+        """The progress according to the directories' names. Empty directories do not count: an epoch's never is."""
         named = [(found, name) for name in os.listdir(self.path) if (found := self._epoch_directory.fullmatch(name))]
         newest_first = sorted(((int(found[1] or 0), int(found[2]), name) for found, name in named), reverse=True)
 

@@ -1,4 +1,4 @@
-"""`FunctionSink`: a function that is called once per epoch, or more often: at-least-once."""
+"""`FunctionSink`: calls a function for each epoch, at least once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class FunctionSink:
 
     Guarantees: never called for an epoch that was not decided, and not twice by one process for an epoch that it
     finished, unless the store was emptied or restored from a copy in between.
-    If the function raises, its exception is raised and the epoch stays owed. Only the frame is kept, in memory: after a
-    restart the epoch is staged again.
+    If the function raises, its exception is raised and the epoch stays owed. Staging only keeps the frame in memory:
+    after a restart the epoch is staged again.
     """
 
     guarantee = "at-least-once"
@@ -48,6 +48,9 @@ class FunctionSink:
         self._staged: dict[_Key, DataFrame] = {}
         self._finished: dict[_Line, int] = {}
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"FunctionSink({qualified_name(self.function)})"
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "function", "function": qualified_name(self.function)}
@@ -69,7 +72,7 @@ class FunctionSink:
             frame = self._staged.get(_key(delivery))
             if frame is None:
                 raise StagedOutputGone(
-                    f"The frame of {delivery} is not in this process: it was in the memory of the one that staged it.",
+                    f"The frame of {delivery} is not in this process: another process has staged it in its memory.",
                     about=qualified_name(self.function),
                     unchanged="whatever the function has done so far",
                     next_step="stage the epoch again",
@@ -88,7 +91,7 @@ class FunctionSink:
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
         """Forget the frames of an earlier start. Progress is unknown: nothing records what the function did.
 
-        Also forgets finished epochs above the decided one: with a new store, their numbers come again.
+        Also forgets finished epochs above the decided one: with a new store, their numbers are used again.
         """
         line = _line(delivery)
         with self._lock:
@@ -99,7 +102,7 @@ class FunctionSink:
 
 
 def qualified_name(function: Callable[..., object]) -> str:
-    """`module.name`, the same in every process. Of a partial, what it calls; of an object, its class."""
+    """`module.name`, the same in every process. For a partial, of its function; for an object, of its class."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -110,7 +113,7 @@ def _takes_epoch(function: Callable[..., object]) -> bool:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return True  # written in C, without a signature
+        return True  # a C function without a signature
     for takes_epoch, arguments in ((True, ("frame", 1)), (False, ("frame",))):
         try:
             signature.bind(*arguments)

@@ -12,38 +12,45 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.base.addresses import kv_path, local_path, scheme_of, state_home, without_secrets
-from holdfast.base.arguments import MAX_KEY_BYTES
+from holdfast.base.addresses import kv_absolute, kv_path, local_path, scheme_of, state_home, without_secrets
 from holdfast.base.jvm import is_one_process
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
 from holdfast.index.configuration import UNFINISHED
-from holdfast.index.rows import KEY, encoded, problems
+from holdfast.index.rows import columns_of, encoded, problems
 from holdfast.index.source_checkpoints import MAX_POSITION_BYTES
-from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, SinkProgress, check_same_delivery
-from holdfast.sinks.spark_write import write_rows
+from holdfast.sinks.index_refused_rows import Room, check_rows, conditions, same_key
+from holdfast.sinks.index_rows import count_rows, measured, staged_batches
+from holdfast.sinks.sink import (
+    EXACTLY_ONCE,
+    Delivery,
+    Descriptor,
+    RowsRefused,
+    SinkProgress,
+    check_same_delivery,
+)
+from holdfast.sinks.spark_write import first_reason, write_rows
 from holdfast.sinks.staging import StagingArea, sink_disk_errors
+from holdfast.storage.kv.open import max_transaction_of
 
 if TYPE_CHECKING:
-    from pyarrow import dataset
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-BATCH_ROWS = 1 << 14
 DONE = "_SUCCESS"
+COLUMNS = "_columns.json"
+"""The file with the columns of the staged rows. Earlier releases did not write it."""
 STAGED_AS = {"parquet.enable.dictionary": "false"}
 """A dictionary would not help: keys and values are mostly distinct."""
 PATIENCE = 20.0
 """Seconds to wait for an index that another process has open."""
-COUNTED_HERE = 2_000_000
-"""Up to this many keys are counted in the driver's memory; more are counted by Spark."""
 _EPOCH_BITS = 40
 _LINEAGES = 1 << (64 - _EPOCH_BITS)
 
 
 def sequence_of(lineage: int, epoch: int) -> int:
-    """The sequence that an index stores for an epoch: a later lineage is above all epochs of earlier ones.
+    """The sequence that an index stores for an epoch: all epochs of a lineage are above those of earlier lineages.
 
     In the first lineage it is the epoch itself.
     """
@@ -71,7 +78,7 @@ class IndexSink:
     index on disk; for other indexes it must be given on a cluster.
 
     Guarantees: the rows of an epoch, and for every source of the pipeline its position and the epoch as its sequence,
-    become visible and durable in one transaction, once, however many drivers commit it how often.
+    become visible and durable in one transaction, once, however often and by however many drivers it is committed.
     After a reset of the pipeline, the first epoch of the new lineage empties the index first.
     Does not guarantee: a consistent view to readers while that emptying runs.
     """
@@ -80,15 +87,15 @@ class IndexSink:
 
     def __init__(
         self,
-        index: str | Index,
+        index: str | os.PathLike[str] | Index,
         key: str | Sequence[str],
         *,
         delete: str | None = None,
         staging: str | os.PathLike[str] | None = None,
     ) -> None:
         self._given = index if isinstance(index, Index) else None
-        self.url = "" if isinstance(index, Index) else index
-        self.address = index.address if isinstance(index, Index) else _shown(index)
+        self.url = "" if isinstance(index, Index) else kv_absolute(index, code="sink.index-arguments")
+        self.address = index.address if isinstance(index, Index) else _shown(self.url)
         if self.url.startswith("memory:"):
             self._given = open_index(self.url)
         self.key = [key] if isinstance(key, str) else list(key)
@@ -102,12 +109,17 @@ class IndexSink:
         )
         self._seen: int | None = None
 
+    def __repr__(self) -> str:
+        return f"IndexSink({self.address!r}, key={self.key!r})"
+
     def describe(self) -> dict[str, Any]:
-        return {"kind": "index", "index": self.address, "key": self.key, "delete": self.delete}
+        # A path as earlier releases spelled it: it is part of the pipeline's hash.
+        spelled = self.address if self.beside("") is None else self.address.replace(":////", ":///", 1)
+        return {"kind": "index", "index": spelled, "key": self.key, "delete": self.delete}
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Index]:
-        """The index, opened to write, within a block."""
+        """The index, opened for writing, within a block."""
         if self._given is not None:
             yield self._given
             return
@@ -116,7 +128,7 @@ class IndexSink:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Index]:
-        """The index, opened to read, also while others write to it."""
+        """The index, opened read-only, also while others write to it."""
         if self._given is not None:
             yield self._given
             return
@@ -135,19 +147,19 @@ class IndexSink:
         return f"{kv_path(self.address, code='sink.index-arguments')}.{what}"
 
     def readable_url(self) -> str:
-        """The address to read it by, also from other machines; `Invalid` for an opened index on a server."""
+        """The address for reading it, also from other machines. `Invalid` for an opened index on a server."""
         if self.url:
             return self.url
         if self.beside("") is None:
             raise _invalid(
-                f"{self.address} was given as an opened index, which does not tell how to log in.",
+                f"{self.address} was given as an opened index, which does not reveal its credentials.",
                 self.address,
                 "give the query the index's address instead of the index",
             )
         return self.address
 
     def _open_when_free(self) -> Index:
-        """Open it to write; wait while another driver or a reader has it open."""
+        """Open it for writing; wait while another driver or a reader has it open."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -176,11 +188,23 @@ class IndexSink:
         unchanged = "everything that readers see"
         with sink_disk_errors(self._area.root, unchanged), self._area.new(delivery) as name:
             path = self._area.path(name)
-            write_rows(encoded(frame, self.key, self.delete), path, "parquet", options=STAGED_AS)
+            write_rows(measured(encoded(frame, self.key, self.delete)), path, "parquet", options=STAGED_AS)
+            columns = columns_of(frame.schema, self.delete).encode()
+            self._area.write(name, COLUMNS, columns)
             with step("index.check-keys"):
-                self._check_keys(path, frame)
+                check_rows(
+                    count_rows(path, frame.sparkSession), self.key, self.address, self._room(delivery, len(columns))
+                )
             self._area.seal(name)
         return {"staged": name, "positions": delivery.positions}
+
+    def refused(self, frame: DataFrame) -> Column | None:
+        """See `RefusesRows.refused`: null keys, and keys and rows that are too large."""
+        return first_reason(conditions(frame.columns, self.key, self.delete))
+
+    def refused_together(self, frame: DataFrame) -> Column:
+        """See `RefusesRowsTogether.refused_together`: all rows of a key that occurs more than once."""
+        return same_key(self.key)
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name = self._area.name_in(descriptor, delivery)
@@ -194,7 +218,7 @@ class IndexSink:
                 if known is None or known < sequence:
                     files = self._staged_files(name, delivery)
                     self._make_ours(index, known, delivery)
-                    self._apply(index, files, sequence, descriptor["positions"])
+                    self._apply(index, files, self._staged_columns(name), sequence, descriptor["positions"])
                     self._seen = sequence
             self._area.remove_leftovers(delivery)
 
@@ -214,27 +238,23 @@ class IndexSink:
         lineage, epoch = epoch_of(known)
         return SinkProgress(epoch if lineage == delivery.lineage else None, lineage)
 
-    def _apply(self, index: Index, files: list[str], sequence: int, positions: dict[str, str | None]) -> None:
-        from pyarrow.parquet import ParquetFile
-
+    def _apply(
+        self, index: Index, files: list[str], columns: str | None, sequence: int, positions: dict[str, str | None]
+    ) -> None:
         with step("index.epoch"), index.session():
             results = index.results
             for path in files:
-                with ParquetFile(path) as file:
-                    for batch in file.iter_batches(BATCH_ROWS):
-                        keys: list[Any] = batch.column(0).to_pylist()
-                        for key, value in zip(keys, batch.column(1).to_pylist(), strict=True):
-                            if value is None:
-                                results.delete(key)
-                            else:
-                                results.put(key, value)
+                for keys, values in staged_batches(path):
+                    results.put_many(keys, values)
+            if columns is not None:
+                results.stage_columns(columns)
             for source, position in positions.items():
                 index.checkpoints.stage_checkpoint(source, sequence, None if position is None else position.encode())
 
     def _check_same(self, index: Index, descriptor: Descriptor, delivery: Delivery) -> None:
         """`Corrupt` if the committed epoch has other source positions. An index does not record the query.
 
-        Sources that were no part of the epoch do not count: the pipeline may have dropped them.
+        Sources that were not part of the epoch do not count: the pipeline may have dropped them.
         """
         sequence = sequence_of(delivery.lineage, delivery.epoch)
         stored = index.checkpoints.read_all_checkpoints().items()
@@ -244,7 +264,7 @@ class IndexSink:
         check_same_delivery(delivery, mine=marks[0], found=marks[1], where=self.address)
 
     def _make_ours(self, index: Index, known: int | None, delivery: Delivery) -> None:
-        """Claim the index with the first epoch of all; empty it with the first epoch of a new lineage."""
+        """Claim the index with the very first epoch; empty it with the first epoch of a new lineage."""
         ours = self._hash(delivery)
         if known is not None and epoch_of(known)[0] < delivery.lineage:
             index.reset(ours)
@@ -253,24 +273,24 @@ class IndexSink:
             index.configure(ours)
 
     def _check_owner(self, delivery: Delivery) -> None:
-        """`_check_ours`, without opening the index to write, which would disturb a driver that is at work."""
+        """`_check_ours` on a read-only opening: one for writing would disturb a driver that is at work."""
         try:
             with self.read() as index:
                 self._check_ours(index, delivery)
         except NotFound:
             pass  # it will be created
         except Unavailable as error:
-            # A reset that a crash interrupted is finished by `recover`, which opens the index to write.
+            # A reset that a crash interrupted is finished by `recover`, which opens the index for writing.
             if error.code != UNFINISHED:
                 raise
 
     def _check_positions(self, delivery: Delivery) -> None:
-        """`RowsRefused` for a position that the index would refuse in `commit`, when the epoch is decided."""
+        """`RowsRefused` for a position that the index would refuse in `commit`, after the epoch is decided."""
         for source, position in delivery.positions.items():
             if position is not None and len(position.encode()) > MAX_POSITION_BYTES:
                 raise RowsRefused(
-                    f"The position of source {source!r} has {len(position.encode())} bytes, and an index takes "
-                    f"{MAX_POSITION_BYTES}.",
+                    f"The position of source {source!r} has {len(position.encode())} bytes; an index takes at "
+                    f"most {MAX_POSITION_BYTES}.",
                     about=self.address,
                     unchanged="the index",
                     next_step="read fewer partitions or files in one source; or use a sink that keeps no positions",
@@ -282,7 +302,7 @@ class IndexSink:
         if not is_ours and (known is None or epoch_of(known)[0] >= delivery.lineage):
             sources = ", ".join(sorted(index.checkpoints.read_all_checkpoints())[:5]) or "none"
             raise Invalid(
-                "The index holds the results of another pipeline or sink, or by another key; its sources are "
+                "The index holds the results of another pipeline or sink, or has another key; its sources are "
                 f"{sources}.",
                 code="index.other",
                 about=self.address,
@@ -295,11 +315,11 @@ class IndexSink:
         if self._seen is not None and (known is None or known < self._seen):
             lineage, epoch = epoch_of(self._seen)
             raise Corrupt(
-                f"The index had epoch {epoch} of lineage {lineage} and no longer has it.",
+                f"The index had epoch {epoch} of lineage {lineage}, but no longer has it.",
                 code="sink.set-back",
                 about=self.address,
                 unchanged="the index",
-                next_step="restore the index; or start the pipeline again: it says what is missing",
+                next_step="restore the index; or start the pipeline again: the start says what is missing",
             )
 
     def _hash(self, delivery: Delivery) -> int:
@@ -312,26 +332,17 @@ class IndexSink:
             raise self._area.gone(name, delivery)
         return [os.path.join(path, entry) for entry in found if entry.endswith(".parquet")]
 
-    def _check_keys(self, path: str, frame: DataFrame) -> None:
-        """`RowsRefused` for keys that the index would refuse in `commit`."""
-        columns = ", ".join(self.key)
-        keys = count_keys(path, frame.sparkSession)
-        problem = (
-            f"there are rows in which {columns} is null"
-            if keys.nulls
-            else f"there are several rows with the same {columns}"
-            if keys.distinct < keys.rows
-            else f"a key of {keys.longest} bytes is too long, {MAX_KEY_BYTES} is the limit"
-            if keys.longest > MAX_KEY_BYTES
-            else None
-        )
-        if problem:
-            raise RowsRefused(
-                f"The index does not take these rows: {problem}.",
-                about=self.address,
-                unchanged="the index",
-                next_step="aggregate or deduplicate by the key in the query, and keep it short and without nulls",
-            )
+    def _staged_columns(self, name: str) -> str | None:
+        try:
+            return self._area.read(name, COLUMNS).decode()
+        except FileNotFoundError:
+            return None
+
+    def _room(self, delivery: Delivery, columns: int) -> Room:
+        """What an epoch may hold in one session, and what it holds besides its rows."""
+        limit = max_transaction_of(self.url) if self._given is None else self._given.max_session
+        positions = sum(len(name.encode()) + len((at or "").encode()) for name, at in delivery.positions.items())
+        return Room(limit, changes=len(delivery.positions) + 1, payload=positions + columns)
 
     def _check_staging_is_shared(self) -> None:
         from pyspark.sql import SparkSession
@@ -354,54 +365,16 @@ def _shown(url: str) -> str:
 
 
 def _newest(index: Index) -> int | None:
-    """The highest sequence of any source: an epoch advances all its sources."""
+    """The highest sequence of any source, because an epoch advances all its sources."""
     found = index.checkpoints.read_all_checkpoints()
     return max((checkpoint.sequence for checkpoint in found.values()), default=None)
 
 
 def _staging_of_this_user(address: str) -> str:
-    """Where rows are staged on one machine for an index that is not on its disk."""
+    """The default staging directory, on one machine, for an index that is not on its disk."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", address.partition("://")[2]).strip("-") or "memory"
     return str(state_home("staging", name))
 
 
 def _invalid(message: str, about: str, next_step: str) -> Invalid:
     return Invalid(message, code="sink.index-arguments", about=about, unchanged="everything", next_step=next_step)
-
-
-class KeyCounts(msgspec.Struct, frozen=True):
-    """The keys of staged rows, counted."""
-
-    rows: int = 0
-    nulls: int = 0
-    distinct: int = 0
-    longest: int = 0
-
-
-def count_keys(path: str, spark: SparkSession) -> KeyCounts:
-    """Count the keys in all parquet files of a directory."""
-    from pyarrow import dataset
-
-    files = dataset.dataset(path, format="parquet")
-    rows = files.count_rows()
-    if not rows:
-        return KeyCounts()
-    return _count_here(files, rows) if rows <= COUNTED_HERE else _count_on_spark(path, spark)
-
-
-def _count_here(files: dataset.Dataset, rows: int) -> KeyCounts:
-    from pyarrow import compute
-
-    keys = files.to_table(columns=[KEY]).column(0)
-    longest = compute.max(compute.binary_length(keys)).as_py()
-    return KeyCounts(rows, keys.null_count, compute.count_distinct(keys).as_py(), longest or 0)
-
-
-def _count_on_spark(path: str, spark: SparkSession) -> KeyCounts:
-    from pyspark.sql import functions as f
-
-    per_key = spark.read.parquet(f"file://{path}").groupBy(KEY).agg(f.count("*").alias("rows"))
-    nulls = f.sum(f.when(f.col(KEY).isNull(), f.col("rows")).otherwise(0))
-    found = per_key.agg(f.sum("rows"), nulls, f.count(KEY), f.max(f.octet_length(KEY))).first()
-    assert found is not None
-    return KeyCounts(*(int(value or 0) for value in found))

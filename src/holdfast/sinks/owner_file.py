@@ -1,4 +1,4 @@
-"""`_holdfast.json`: the file that says which pipeline's sink a directory belongs to."""
+"""`_holdfast.json`: the file that names the pipeline and the sink that a directory belongs to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DirectoryOwner(msgspec.Struct, frozen=True):
 
 
 def claim(path: str, mine: DirectoryOwner) -> None:
-    """Make the directory belong to `mine`, durably. Fine if it does. Of two owners at once, one succeeds.
+    """Make `mine` the owner of the directory, durably. Fine if it is already. Of two concurrent claims, one succeeds.
 
     `Invalid` if it belongs to another sink, or has visible files and no owner.
     """
@@ -76,7 +76,7 @@ def _read(path: str) -> DirectoryOwner | None:
         return json_decoder(DirectoryOwner).decode(body)
     except msgspec.DecodeError as error:
         raise _refused(
-            f"{OWNER_FILE} cannot be understood ({one_line(error)}), so it is not known whose directory this is.",
+            f"{OWNER_FILE} cannot be decoded ({one_line(error)}), so the owner of the directory is unknown.",
             path,
             "sink.owner-unknown",
             "restore that file, or give the sink another directory",

@@ -15,12 +15,12 @@ import msgspec
 from holdfast.errors import Corrupt, Invalid, NotFound
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 Descriptor = dict[str, Any]
-"""What a sink needs to find its staged output again. Plain JSON values, below 4 KiB. It is stored in the checkpoint and
-shown by the command line: no secrets."""
+"""Everything that a sink needs to find its staged output again. Plain JSON values, below 4 KiB. It is stored in the
+checkpoint and shown by the command line: no secrets."""
 
 EXACTLY_ONCE = "exactly-once"
 
@@ -34,12 +34,12 @@ class Delivery(msgspec.Struct, frozen=True):
     pipeline: str
     sink: str
     lineage: int
-    """0, and one more after each reset or rewind of the pipeline, whose epochs count anew."""
+    """Starts at 0 and rises with each reset of the pipeline, after which epoch numbers are used again."""
     epoch: int
     generation: int = 0
-    """The driver at work: each driver that takes over the pipeline has a higher one."""
+    """The generation of the driver: each driver that takes over the pipeline has a higher one."""
     positions: dict[str, str | None] = {}
-    """The offset that each source will have been read up to, as in Spark's offset log. Known when staging."""
+    """The end offset of each source in this epoch, as in Spark's offset log. Known when staging."""
     query: str = ""
     """Spark's id of the query: the same after the workdir is restored, another one in another store. Known when
     staging."""
@@ -65,15 +65,26 @@ class Delivery(msgspec.Struct, frozen=True):
         return f"epoch {self.epoch}{lineage} of pipeline {self.pipeline!r} for sink {self.sink!r}"
 
 
+def is_undecided(lineage: int, epoch: int, newest: Delivery) -> bool:
+    """Whether output staged for this epoch may still be decided, by a driver that has been taken over. Pure.
+
+    `newest` is the newest decided delivery. Until its successor decides the next epoch itself, a driver that was taken
+    over may decide it at the last moment. If some sinks had lost their staged output by then, they would get rows of
+    another run of the query than the others.
+    """
+    is_next = (lineage, epoch) == (newest.lineage, newest.epoch + 1)
+    return is_next or (lineage > newest.lineage and epoch == 1)  # the first one after a reset
+
+
 class SinkProgress(msgspec.Struct, frozen=True):
-    """How far a sink has come, according to the target itself."""
+    """The progress of a sink, as recorded in the target itself."""
 
     committed: int | None = None
-    """The newest committed epoch of the lineage that was asked for; None if it has none."""
+    """The newest committed epoch of the requested lineage; None if it has none."""
     lineage: int | None = None
     """The newest lineage with a committed epoch; None if there is none."""
     is_known: bool = True
-    """False if the target does not record its epochs, so that the two fields above mean nothing."""
+    """False if the target does not record its epochs; then the two fields above have no meaning."""
 
 
 class StagedOutputGone(NotFound):
@@ -85,13 +96,13 @@ class StagedOutputGone(NotFound):
 def check_same_delivery(delivery: Delivery, *, mine: str | None, found: str | None, where: str) -> None:
     """Raise `Corrupt` if the committed epoch came from other data than ours: its mark differs.
 
-    That happens if two pipelines of one name, each with a checkpoint store of its own, write to one target. Nothing is
-    compared if either mark is unknown.
+    That happens if two pipelines with the same name, each with a checkpoint store of its own, write to one target.
+    Nothing is compared if either mark is unknown.
     """
     if mine is None or found is None or mine == found:
         return
     raise Corrupt(
-        f"There is an {delivery} already, and it is of another query or of other source positions: another pipeline "
+        f"The target already has {delivery}, from another query or from other source positions: another pipeline "
         "of the same name, with checkpoints of its own, writes here.",
         code="sink.other-delivery",
         about=where,
@@ -104,6 +115,10 @@ class RowsRefused(Invalid):
     """The sink does not take these rows, or rows with these columns. None of them is visible."""
 
     default_code = "sink.rows-refused"
+
+
+class RefusedTogether(RowsRefused):
+    """The sink does not take these rows because of one another: several have the same key."""
 
 
 @runtime_checkable
@@ -134,11 +149,13 @@ class Sink(Protocol):
     the epoch owed: the next start commits it.
 
     `holdfast.testing.conformance.sinks` has the test suite: `ExactlyOnceConformance` for a sink that promises
-    exactly-once, `SinkConformance` for one that promises at-least-once.
+    exactly-once, `SinkConformance` for a sink that promises at-least-once.
     """
 
     guarantee: str
-    """`EXACTLY_ONCE` or "at-least-once". Shown to users, never assumed."""
+    """`EXACTLY_ONCE` or "at-least-once". Shown to users, never assumed.
+
+    A sink without keys may also have `only_appends = True`: a start then warns of output modes that repeat rows."""
 
     def describe(self) -> dict[str, Any]:
         """What the sink is and where it writes: plain JSON values without secrets.
@@ -161,13 +178,13 @@ class Sink(Protocol):
 
         Evaluates the frame once, on the executors. Staging the same delivery again, by this driver or another, leaves
         the output that was staged before as it is. If it raises, it has removed its own output as far as possible.
-        `RowsRefused` if the sink will not take the rows: check here everything that could make `commit` fail, for an
-        epoch that is decided must be committed.
+        `RowsRefused` if the sink will not take the rows: check here everything that could make `commit` fail, because a
+        decided epoch must be committed.
         """
         ...
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        """Make the staged rows visible, all at once and durably; then remove the rest of what was staged.
+        """Make the staged rows visible, all at once and durably; then remove all other staged output of the delivery.
 
         Guarantees: any number of calls, also by two drivers at once, have the effect of one, by pipeline, sink,
         lineage and epoch. `StagedOutputGone` if the staged output does not exist and the delivery was not committed.
@@ -180,10 +197,44 @@ class Sink(Protocol):
         ...
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
-        """Return how far the target is, and remove staged output of earlier generations, except for `keep`.
+        """Return the progress of the target, and remove staged output of earlier generations, except for `keep`.
 
-        `delivery` is the newest one that was decided (epoch 0 if none was), with the generation of the driver that now
-        runs. `keep` is its descriptor if it may still have to be committed. Output of this generation and of later ones
-        stays.
+        `delivery` is the newest decided one (epoch 0 if there is none), with the generation of the driver that runs
+        now. `keep` is its descriptor if it may still have to be committed. Output of this generation and of later ones
+        stays, and so does output of the next epoch (see `is_undecided`): `commit` of that epoch removes it.
+        """
+        ...
+
+
+@runtime_checkable
+class RefusesRows(Protocol):
+    """What a sink has besides if it can tell row by row what it would refuse. Dead letters need it."""
+
+    def refused(self, frame: DataFrame) -> Column | None:
+        """Why the sink would refuse a row of this frame: an expression over its columns, null for a row that is fine.
+
+        None if there is no such reason. Called after `prepare`; changes nothing, evaluates nothing.
+
+        Guarantees: `stage` would refuse every row that has a reason. It gives the same reason however often a row is
+        looked at.
+        Does not guarantee: that `stage` takes the other rows. What only the target can tell, or only rows together (a
+        key that occurs twice), is refused by `stage` as before.
+        """
+        ...
+
+
+@runtime_checkable
+class RefusesRowsTogether(Protocol):
+    """What a sink that `RefusesRows` has besides if dead letters shall also take rows that are refused together.
+
+    Its `stage` raises `RefusedTogether` for such rows. Only then are the rows split by this expression as well, so that
+    an epoch without them does not pay for it.
+    """
+
+    def refused_together(self, frame: DataFrame) -> Column:
+        """Why the sink would refuse a row because of other rows of this frame: an expression, null for a row that is
+        fine. May use window functions; changes nothing, evaluates nothing.
+
+        Guarantees: it is null for every row of a frame that `stage` does not refuse as `RefusedTogether`.
         """
         ...

@@ -1,10 +1,10 @@
-"""Writing a frame into a directory with Spark, and telling whether the rows or the disk caused a failure."""
+"""Writes a frame into a directory with Spark, and finds out whether the rows or the disk caused a failure."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.base.steps import step
@@ -12,12 +12,12 @@ from holdfast.errors import HoldfastError, Unavailable, one_line
 from holdfast.sinks.sink import RowsRefused
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-# Classes of SQLSTATE for which the values or the columns are at fault.
+# Classes of SQLSTATE that mean that the values or the columns are at fault.
 DATA_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 DISK_TROUBLE = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error")
-# "does not exist" also if another driver of the pipeline has swept the directory that `prepare` was trying out.
+# "does not exist" also occurs if another driver of the pipeline has swept the directory that `prepare` writes to.
 DISK_TROUBLE_HERE = (
     "Permission denied",
     "Mkdirs failed",
@@ -56,7 +56,7 @@ def write_rows(
 
 
 def explain(error: BaseException, path: str) -> HoldfastError | None:
-    """The error of ours for a failed write; None if neither the rows nor this disk caused it."""
+    """The `HoldfastError` for a failed write; None if neither the rows nor this disk caused it."""
     cause: BaseException | None = error
     seen = 0
     while cause is not None and seen < 20:
@@ -72,7 +72,7 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
     text = str(error)
     if any(words in text for words in DISK_TROUBLE) or (path in text and any(w in text for w in DISK_TROUBLE_HERE)):
         return Unavailable(
-            f"Spark could not write there: {one_line(error)}",
+            f"Spark could not write to the directory: {one_line(error)}",
             code="sink.disk",
             about=path,
             unchanged="everything that readers see",
@@ -96,6 +96,21 @@ def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
                     session.conf.unset(name)
                 else:
                     session.conf.set(name, old)
+
+
+def column_named(name: str) -> Column:
+    """The column of exactly this name, which may hold dots and backticks."""
+    from pyspark.sql import functions
+
+    return functions.col(f"`{name.replace('`', '``')}`")
+
+
+def first_reason(conditions: Iterable[tuple[Column, str]]) -> Column | None:
+    """The words of the first condition that a row meets, null if it meets none. None without conditions."""
+    from pyspark.sql import functions
+
+    reasons = [functions.when(condition, functions.lit(words)) for condition, words in conditions]
+    return functions.coalesce(*reasons) if reasons else None
 
 
 def _sql_state(error: BaseException) -> str | None:

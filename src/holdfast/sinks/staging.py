@@ -1,7 +1,7 @@
-"""`StagingArea`: a directory in which staged output waits, one directory per delivery, to be published or removed.
+"""`StagingArea`: a directory for staged output, with one directory per delivery, which is later published or removed.
 
-Directories are created, made durable, published and removed by this class alone: it is the place to support another
-file system than a local or mounted one. Their names carry the delivery and the driver's generation, so that a later
+Only this class creates, syncs, publishes and removes these directories: it is the place to support file systems other
+than local or mounted ones. Their names carry the delivery and the driver's generation, so that a later
 driver can tell which ones it may remove.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
-from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone
+from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, is_undecided
 from holdfast.storage.files import disk
 
 REMOVING = "_removing-"
@@ -32,7 +32,7 @@ _NAME = re.compile(
 def owner_name(delivery: Delivery) -> str:
     """The pipeline and the sink in a few letters that need no escaping in paths, globs or URLs.
 
-    Two owners never have the same name: the hash sees to that, the letters are for people.
+    Two owners never have the same name: the hash ensures that, the letters are for people.
     """
     whose = msgspec.json.encode([delivery.pipeline, delivery.sink])
     readable = re.sub(r"[^A-Za-z0-9]+", "_", f"{delivery.pipeline}_{delivery.sink}")[:40]
@@ -47,8 +47,8 @@ def sink_disk_errors(about: str, unchanged: str) -> AbstractContextManager[None]
 class StagingArea:
     """The staged directories below `root`, which is created when needed and removed when empty.
 
-    Removing is safe beside a commit: a directory is renamed before its files go, so that a driver that publishes it
-    finds all of it or nothing. The next `sweep` finishes a removal that a crash interrupted.
+    Removing is safe during a commit: a directory is renamed before its files are removed, so that a driver that
+    publishes it finds all of it or nothing. The next `sweep` finishes a removal that a crash interrupted.
     """
 
     def __init__(self, root: str) -> None:
@@ -67,12 +67,12 @@ class StagingArea:
         try:
             yield name
         except BaseException:
-            with contextlib.suppress(OSError):  # report the first failure, not this one
+            with contextlib.suppress(OSError):  # raise the first failure, not this one
                 self.remove(name)
             raise
 
     def seal(self, name: str) -> None:
-        """Make everything in a staged directory durable, and its name, and the area's."""
+        """Make everything in a staged directory durable, with its own name and the name of the area."""
         with step("sink.sync", staged=name):
             disk.sync_tree(self.path(name))
             disk.sync(self.root)
@@ -118,7 +118,7 @@ class StagingArea:
         found = _NAME.fullmatch(name) if isinstance(name, str) else None
         if found is None or not _is_of(found, delivery):
             raise Invalid(
-                f"The descriptor names {str(name)[:100]!r}, which is no staged output of {delivery}.",
+                f"The descriptor names {str(name)[:100]!r}, which is not staged output of {delivery}.",
                 code="sink.descriptor",
                 about=self.root,
                 unchanged="what is staged and what is published",
@@ -142,7 +142,7 @@ class StagingArea:
             self._remove_if_empty()
 
     def remove_leftovers(self, delivery: Delivery) -> None:
-        """Remove all that this driver and earlier ones staged for a delivery, which has been published."""
+        """Remove everything that this driver and earlier ones staged for a delivery that has been published."""
         with step("sink.discard", epoch=delivery.epoch):
             for name, found in self._staged():
                 if _is_of(found, delivery) and int(found["generation"]) <= delivery.generation:
@@ -150,12 +150,16 @@ class StagingArea:
             self._remove_if_empty()
 
     def sweep(self, delivery: Delivery, keep: Descriptor | None) -> None:
-        """Remove what earlier generations staged for this owner, except for `keep`, and finish interrupted removals."""
+        """Remove this owner's staged output of earlier generations, and finish interrupted removals.
+
+        `keep` stays, and output of the epoch after `delivery`, which may still be decided.
+        """
         kept = None if keep is None else keep.get("staged")
         with step("sink.discard", generation=delivery.generation):
             for name, found in self._staged():
                 old = int(found["generation"]) < delivery.generation
-                if old and name != kept and found["owner"] == owner_name(delivery):
+                is_over = not is_undecided(int(found["lineage"]), int(found["epoch"]), delivery)
+                if old and is_over and name != kept and found["owner"] == owner_name(delivery):
                     self._remove(name)
             for name in self._names():
                 if name.startswith(REMOVING):

@@ -20,3 +20,8 @@ __all__ = [
     "register_events",
     "watch",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names alone: what a shell offers for completion."""
+    return __all__

@@ -1,4 +1,4 @@
-"""One checkpoint directory of Spark's, read: where its logs stand, which files a batch needs, what is damaged.
+"""`SparkCheckpoint` reads a checkpoint directory of Spark's: where its logs stand, what is damaged.
 
 Works on any directory that can be listed and read. Needs no Spark, changes nothing, and knows nothing of Holdfast's
 checkpoints.
@@ -17,11 +17,11 @@ from holdfast.sparkdir.logs import CommittedBatch, PlannedBatch, parse_commit, p
 from holdfast.sparkdir.state_files import is_newer_than
 
 NAMES = frozenset({"metadata", "offsets", "commits", "sources", "state", ".metadata.crc"})
-"""What Spark calls the files and folders at the top of a checkpoint directory."""
+"""The names of Spark's files and folders at the top of a checkpoint directory."""
 
 
 class Logs(msgspec.Struct, frozen=True):
-    """Where Spark's logs stand. A log that cannot be read is a `problem`, not an error: a doctor shows it."""
+    """Where Spark's logs stand. A log that cannot be read is reported as `problem`, not raised."""
 
     query_id: str | None = None
     offsets: tuple[int, ...] = ()
@@ -63,10 +63,6 @@ class SparkCheckpoint:
         """Whether Spark counts this batch as done."""
         return self._directory.exists(f"commits/{batch_id}")
 
-    def has_state(self) -> bool:
-        """Whether the query keeps state."""
-        return self._directory.exists("state")
-
     def logs(self) -> Logs:
         """Read both logs as a restart of Spark would. `Invalid` only for log formats that are not known here."""
         offsets, commits = self._numbers("offsets"), self._numbers("commits")
@@ -90,14 +86,22 @@ class SparkCheckpoint:
         """Every file that Spark can see: nothing hidden."""
         return self._directory.files()
 
+    def read(self, path: str) -> bytes:
+        """A file's bytes. `FileNotFoundError` if it is gone."""
+        return self._directory.read(path)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, hidden ones as well; empty if there is no such folder."""
+        return self._directory.names(folder)
+
     def unknown_names(self) -> set[str]:
         """The names at the top of the directory that are not Spark's."""
         return set(self._directory.names("")) - NAMES
 
     def damage_after(self, batch_id: int, checked: Collection[str]) -> str | None:
-        """What is wrong with the files that Spark wrote for `batch_id` and later, as far as their checksums tell.
+        """The first damaged file that Spark wrote for `batch_id` or later, by its checksum; None if there is none.
 
-        Files in `checked` are known to be right. None if nothing is wrong.
+        Files in `checked` are known to be right and are not read.
         """
         for folder in ("offsets", "commits"):
             for name in sorted(orphaned_checksums(self._directory.names(folder))):

@@ -1,6 +1,6 @@
-"""Hadoop's hidden checksum files, `.name.crc` beside `name`: the only check of files that no checkpoint holds yet.
+"""Hadoop's hidden checksum files, `.name.crc` beside `name`. They cover files that no checkpoint holds yet.
 
-Spark writes them on a local disk and does not look at them when it reads its logs.
+Spark writes them on a local disk, and does not verify them when it reads its logs.
 
     "crc" NUL | bytes per checksum u32 | CRC-32 u32 of each such piece of the file      (big endian)
 """
@@ -17,7 +17,7 @@ _MAGIC = b"crc\0"
 
 
 def checksum_path(path: str) -> str:
-    """Where the checksums of a file are, if there are any."""
+    """The path of a file's checksum file, which may not exist."""
     folder, name = posixpath.split(path)
     return posixpath.join(folder, f".{name}.crc")
 

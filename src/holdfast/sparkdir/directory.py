@@ -1,4 +1,4 @@
-"""A directory as its reader sees it: what is listed and what can be read. Nothing is ever written through it."""
+"""A read-only view of a directory tree: listing and reading, nothing else."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 
 
 class FileStamp(NamedTuple):
-    """What a listing says of a file. A file whose stamp is the same as before has the same content as before."""
+    """Size and version of a file in a listing. As long as the stamp is the same, so is the content."""
 
     size: int
     version: int
-    """The time of the last change in nanoseconds, on a disk."""
+    """On a disk, the time of the last change in nanoseconds."""
 
 
 class ReadableDirectory(Protocol):

@@ -1,4 +1,4 @@
-"""Spark's offset log and commit log, read as text. Pure: a version that is not known here is refused, never guessed at.
+"""Spark's offset log and commit log, read as text. Pure. An unknown log version is refused, never guessed.
 
 offsets/N   v1: a JSON line of metadata, then one offset line per source, by position ("-": none yet)
             v2: the same, each offset line `name:offset`
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.base.codec import converted
 from holdfast.errors import Corrupt, Invalid
 
 OFFSET_VERSIONS = {"v1": 1, "v2": 2}
@@ -19,13 +20,13 @@ NO_OFFSET = "-"
 
 
 class PlannedBatch(msgspec.Struct, frozen=True):
-    """One file of the offset log: what Spark has decided to read in a batch."""
+    """One file of the offset log: the offsets that Spark has planned for a batch."""
 
     version: int
     watermark_ms: int
     timestamp_ms: int
     settings: dict[str, str]
-    """What Spark pinned for the life of the query, whatever the session says now."""
+    """The settings that Spark pinned for the life of the query; those of the session do not count."""
     ends: tuple[str | None, ...]
     """The end offset of each source, in the order of the query; None before a source's first batch."""
 
@@ -35,6 +36,8 @@ class CommittedBatch(msgspec.Struct, frozen=True):
 
     version: int
     next_watermark_ms: int
+    state_ids: dict[str, tuple[tuple[str, ...], ...]] = {}
+    """With state format 2, by operator and then by partition: the ids of the attempts whose state counts."""
 
 
 def parse_offsets(text: str, about: str) -> PlannedBatch:
@@ -47,8 +50,8 @@ def parse_offsets(text: str, about: str) -> PlannedBatch:
     if not offsets or not all(offsets):
         raise _torn(about, "it names no offsets")
     for line in offsets:
-        if _is_half(line):
-            raise _torn(about, f"{line!r:.60} is half a document")
+        if _is_cut_off(line):
+            raise _torn(about, f"{line!r:.60} is cut off")
     return PlannedBatch(
         version,
         _whole_number(head, "batchWatermarkMs", about),
@@ -62,7 +65,7 @@ def parse_commit(text: str, about: str) -> CommittedBatch:
     """Read one file of the commit log. `Corrupt` if it is torn, `Invalid` if a newer Spark wrote it."""
     version, lines = _versioned(text, COMMIT_VERSIONS, about)
     head = _object(lines[0] if lines else "", about)
-    return CommittedBatch(version, _whole_number(head, "nextBatchWatermarkMs", about))
+    return CommittedBatch(version, _whole_number(head, "nextBatchWatermarkMs", about), _state_ids(head, about))
 
 
 def parse_query_id(text: str, about: str) -> str:
@@ -73,8 +76,8 @@ def parse_query_id(text: str, about: str) -> str:
     return found
 
 
-def _is_half(offset: str) -> bool:
-    """Whether it begins like a document of JSON and does not end like one. What a source prints need not be JSON."""
+def _is_cut_off(offset: str) -> bool:
+    """Whether a JSON offset is cut off: its brackets do not match. The offset of a source need not be JSON."""
     if offset[0] not in "{[" or _decoded(offset) is not None:
         return False
     return any(offset.count(opening) != offset.count(closing) for opening, closing in ("{}", "[]"))
@@ -114,6 +117,14 @@ def _settings(head: dict[str, Any], about: str) -> dict[str, str]:
     if not isinstance(settings, dict):
         raise _torn(about, f"conf is {type(settings).__name__}")
     return {key: str(value) for key, value in settings.items()}
+
+
+def _state_ids(head: dict[str, Any], about: str) -> dict[str, tuple[tuple[str, ...], ...]]:
+    try:
+        found = head.get("stateUniqueIds") or {}
+        return converted(found, dict[str, tuple[tuple[str, ...], ...]])
+    except msgspec.ValidationError as error:
+        raise _torn(about, f"stateUniqueIds: {error}") from None
 
 
 def _whole_number(head: dict[str, Any], key: str, about: str) -> int:

@@ -1,4 +1,4 @@
-"""Which files of a workdir Spark needs to run one batch again. Pure, but for a look into RocksDB's archives.
+"""Which files of a workdir Spark needs to run one batch again. Pure: what must be read is read by its caller.
 
 To run batch N, Spark reads the offsets of N and N-1, the commit of N-1, the logs that sources keep, and state of
 version N: for each store the newest snapshot up to N and every change after it.
@@ -17,14 +17,17 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from holdfast.errors import Corrupt
+from holdfast.sparkdir.operator_metadata import StateStore
 
-_VERSIONED = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
+VERSIONED = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
 _SOURCE_LOG = re.compile(r"(\d+)(\.compact)?")
 _SNAPSHOTS = {"snapshot", "zip"}
-_SHARED = ("SSTs", "logs")
+CHECKSUM = ".crc"
+SHARED = ("SSTs", "logs")
 """Folders of a RocksDB store with files that its archives refer to."""
 
-ReadArchive = Callable[[str], bytes]
+ReferredNames = Callable[[str], Collection[str]]
+"""The names that one of RocksDB's archives refers to, by its path: see `referred_names`."""
 
 
 def is_visible(path: str) -> bool:
@@ -33,24 +36,33 @@ def is_visible(path: str) -> bool:
 
 
 def is_immutable(path: str) -> bool:
-    """Whether a needed file has its content for ever: a version of state, or an entry of a log."""
+    """Whether the content of a needed file never changes: a version of state, or an entry of a log."""
     folder, name = posixpath.split(path)
     if path.startswith("state/"):
-        return bool(_VERSIONED.fullmatch(name)) or posixpath.basename(folder) in _SHARED
-    return folder in ("offsets", "commits")
+        return bool(VERSIONED.fullmatch(name)) or posixpath.basename(folder) in SHARED
+    return folder in ("offsets", "commits") or is_compacted_log(path)
+
+
+def is_compacted_log(path: str) -> bool:
+    """Whether a file has all that a source's log had so far. Spark writes it once; the next one takes its place.
+
+    Nothing of the kind is known of a source's other files: a source may keep there what it likes.
+    """
+    match = _SOURCE_LOG.fullmatch(posixpath.basename(path))
+    return path.startswith("sources/") and match is not None and match[2] is not None
 
 
 def is_newer_than(path: str, batch_id: int) -> bool:
-    """Whether Spark may read a file when it goes on after `batch_id`, beyond what a checkpoint of that batch holds."""
+    """Whether Spark may read a file when it resumes after `batch_id` that a checkpoint of that batch does not hold."""
     folder, name = posixpath.split(path)
     if folder in ("offsets", "commits"):
         return name.isascii() and name.isdigit() and int(name) >= batch_id
-    version = _VERSIONED.fullmatch(name)
+    version = VERSIONED.fullmatch(name)
     return path.startswith("sources/") or (path.startswith("state/") and (not version or int(version[1]) > batch_id))
 
 
-def files_for_batch(paths: Iterable[str], batch_id: int, read_archive: ReadArchive) -> set[str]:
-    """Those of `paths` (relative, with slashes) without which batch `batch_id` could not be run as it was planned."""
+def files_for_batch(paths: Iterable[str], batch_id: int, referred: ReferredNames) -> set[str]:
+    """The files among `paths` (relative, with slashes) that Spark needs to run batch `batch_id` as it was planned."""
     found = [path for path in paths if is_visible(path)]
     needed: set[str] = set()
     stores: dict[str, list[str]] = defaultdict(list)
@@ -67,18 +79,18 @@ def files_for_batch(paths: Iterable[str], batch_id: int, read_archive: ReadArchi
                 needed.add(path)
         elif top == "sources":
             sources[folder].append(path)
-        elif top == "state" and _VERSIONED.fullmatch(name):
+        elif top == "state" and VERSIONED.fullmatch(name):
             stores[folder].append(path)
-        elif top == "state" and posixpath.basename(folder) in _SHARED:
+        elif top == "state" and posixpath.basename(folder) in SHARED:
             shared[posixpath.dirname(folder)].append(path)
         elif path == "metadata" or (top == "state" and rest):
             needed.add(path)
     for logs in sources.values():
-        needed.update(_source_logs(logs))
+        needed.update(newest_source_logs(logs))
     for folder, files in stores.items():
         chosen = state_files(files, batch_id)
         needed.update(chosen)
-        needed.update(_referred(chosen, shared.get(folder, ()), read_archive))
+        needed.update(_referred_files(chosen, shared.get(folder, ()), referred))
     return needed
 
 
@@ -87,23 +99,60 @@ def newest_versions(paths: Iterable[str]) -> dict[str, int]:
     newest: dict[str, int] = {}
     for path in paths:
         folder, name = posixpath.split(path)
-        if match := _VERSIONED.fullmatch(name):
+        if (match := VERSIONED.fullmatch(name)) and not name.endswith(CHECKSUM):
             newest[folder] = max(newest.get(folder, 0), int(match[1]))
     return newest
+
+
+def missing_files(paths: Collection[str], batch_id: int, stores: Iterable[StateStore]) -> list[str]:
+    """What running `batch_id` needs and is not among `paths`: logs, and this version of the stores that it loads."""
+    wanted = {"metadata", f"offsets/{batch_id}"}
+    if batch_id > 0:
+        wanted |= {f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"}
+    missing = sorted(wanted - set(paths))
+    if missing:
+        return missing
+    there: dict[str, set[str | None]] = defaultdict(set)
+    for path in paths:
+        folder, name = posixpath.split(path)
+        match = VERSIONED.fullmatch(name)
+        if match and int(match[1]) == batch_id and not name.endswith(CHECKSUM):
+            there[folder].add(match[2])
+    return [
+        f"{store.folder}, version {batch_id}"
+        for store in stores
+        if not _has_version(store, there.get(store.folder, set()))
+    ]
+
+
+def partition_versions(paths: Iterable[str], stores: Iterable[StateStore]) -> list[int]:
+    """The version that each state partition has among `paths`: the oldest of its stores, over all operators."""
+    newest = newest_versions(paths)
+    versions: dict[int, int] = {}
+    for store in stores:
+        version = newest.get(store.folder, 0)
+        versions[store.partition] = min(versions.get(store.partition, version), version)
+    return [versions[partition] for partition in sorted(versions)]
+
+
+def _has_version(store: StateStore, attempts: Collection[str | None]) -> bool:
+    """Whether one of the attempts that wrote the version is the one that counts."""
+    return any(attempt in store.ids for attempt in attempts) if store.ids else bool(attempts)
 
 
 def state_files(paths: Collection[str], version: int) -> set[str]:
     """The files of one state store that loading `version` may read.
 
-    Where file names carry an id of the attempt that wrote them, a snapshot may be of an attempt that did not count:
-    then one snapshot more is kept, and the changes since. `Corrupt` if a change in between is missing.
+    Where file names carry the id of the attempt that wrote them, the newest snapshot may be of an attempt that did not
+    count, so one more snapshot is included, with the changes since. `Corrupt` if a change in between is missing.
     """
-    parsed = [(match, path) for path in paths if (match := _VERSIONED.fullmatch(posixpath.basename(path)))]
-    bases = sorted({int(m[1]) for m, _ in parsed if m[3] in _SNAPSHOTS and int(m[1]) <= version}, reverse=True)
-    spare = 1 if any(m[2] for m, _ in parsed) else 0
+    parsed = [(match, path) for path in paths if (match := VERSIONED.fullmatch(posixpath.basename(path)))]
+    bodies = [match for match, path in parsed if not path.endswith(CHECKSUM)]
+    bases = sorted({int(m[1]) for m in bodies if m[3] in _SNAPSHOTS and int(m[1]) <= version}, reverse=True)
+    spare = 1 if any(m[2] for m in bodies) else 0
     base = bases[min(spare, len(bases) - 1)] if bases else 0
-    there = {int(m[1]) for m, _ in parsed}
-    if version in there:  # else it is not in use: what a change of the number of partitions leaves
+    there = {int(m[1]) for m in bodies}
+    if version in there:  # else the store is not in use: the number of partitions was changed
         missing = sorted(set(range(bases[0] if bases else 1, version)) - there)
         if missing:
             raise Corrupt(
@@ -114,21 +163,26 @@ def state_files(paths: Collection[str], version: int) -> set[str]:
     return {path for m, path in parsed if base <= int(m[1]) <= version}
 
 
-def _source_logs(paths: Collection[str]) -> set[str]:
-    """A source's log from its newest compaction on; files of any other name as they are."""
+def shared_folder(name: str) -> str:
+    """The folder of a RocksDB store that a file lies in which an archive refers to."""
+    return "SSTs" if name.endswith(".sst") else "logs"
+
+
+def newest_source_logs(paths: Collection[str]) -> set[str]:
+    """A source's log from its newest compaction on, and every file with any other name."""
     numbered = [(match, path) for path in paths if (match := _SOURCE_LOG.fullmatch(posixpath.basename(path)))]
     newest = max((int(m[1]) for m, _ in numbered if m[2]), default=-1)
     dropped = {path for m, path in numbered if int(m[1]) < newest or (int(m[1]) == newest and not m[2])}
     return set(paths) - dropped
 
 
-def _referred(chosen: Collection[str], shared: Collection[str], read_archive: ReadArchive) -> set[str]:
+def _referred_files(chosen: Collection[str], shared: Collection[str], referred: ReferredNames) -> set[str]:
     """The files in a RocksDB store's shared folders that the chosen archives name."""
     archives = [path for path in chosen if path.endswith(".zip")]
     if not archives:
         return set()
-    names = {name for path in archives for name in referred_names(read_archive(path), path)}
-    found = {path for path in shared if posixpath.basename(path).removesuffix(".crc") in names}
+    names = {name for path in archives for name in referred(path)}
+    found = {path for path in shared if posixpath.basename(path).removesuffix(CHECKSUM) in names}
     missing = names - {posixpath.basename(path) for path in found}
     if missing:
         raise Corrupt(

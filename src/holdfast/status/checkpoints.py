@@ -1,6 +1,6 @@
-"""A checkpoint store seen from outside: which checkpoints there are, what each says, what `latest` names.
+"""The status of a checkpoint store: its checkpoints, their manifests, and the pointer `latest`.
 
-Reads only. One damaged checkpoint never hides the others.
+Read only. One damaged checkpoint never hides the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POINTER_BYTES = 4096
 
 
 class OpenedStore(msgspec.Struct, frozen=True):
-    """A store, with direct access to its manifests for what the store's own methods do not return."""
+    """A store, with direct access to its manifests for details that the store's own methods do not return."""
 
     store: CheckpointStore
     catalog: Catalog
@@ -46,12 +46,12 @@ class OpenedStore(msgspec.Struct, frozen=True):
 def open_existing(
     url: str, *, layout: LayoutName | None = None, options: Mapping[str, str] | None = None
 ) -> OpenedStore:
-    """Open a store that must be there: a mistyped path is `NotFound`, not an empty store.
+    """Open a store that must exist: a mistyped path is `NotFound`, not an empty store.
 
-    Does not guarantee that there is anything in it: in object storage an empty store and none are the same.
+    Does not guarantee this for object storage: an empty store and no store look the same there.
     """
     chosen: LayoutName = layout or ("directory" if is_local(url) else "object")
-    # Looking and cleaning up never save, so the store's own retention is off.
+    # No automatic retention: it runs after a save, and status and cleanup never save.
     store = open_store(url, layout=chosen, options=options or None, max_retained=None)
     objects = store.objects
     if isinstance(objects, LocalObjects) and not os.path.isdir(objects.root):
@@ -83,7 +83,7 @@ def why_empty(opened: OpenedStore) -> str | None:
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Keep the library's own warnings out of the log where the caller reports the same findings, or has before."""
+    """Silence the library's warnings while the block runs, for a caller that reports the same findings itself."""
     log = logging.getLogger("holdfast.checkpoints")
     before, log.disabled = log.disabled, True
     try:
@@ -105,7 +105,7 @@ class SeenManifest(msgspec.Struct, frozen=True):
 
 
 class CheckpointDetails(msgspec.Struct, frozen=True):
-    """One manifest, its document byte for byte, and the size of the checkpoint."""
+    """One manifest, decoded and as its stored bytes, and the size of the checkpoint."""
 
     manifest: CheckpointManifest
     body: bytes
@@ -119,15 +119,15 @@ class CheckpointDetails(msgspec.Struct, frozen=True):
             "manifest_bytes": len(self.body),
             "size_bytes": self.size_bytes,
             "issues": [{"message": issue.message, "is_fatal": issue.is_fatal} for issue in self.manifest.validate()],
-            # As it is stored: unknown fields and large numbers as well.
+            # The stored document, with unknown fields and large numbers.
             "manifest": msgspec.json.decode(self.body),
         }
 
 
 def see_manifest(opened: OpenedStore, checkpoint_id: int) -> SeenManifest:
-    """Read one manifest. Never raises for what is wrong with one checkpoint.
+    """Read one manifest. A damaged or unreadable one is reported in the result, never raised.
 
-    Only the manifest is judged: whether its state is there and intact is for `status.verify`.
+    Checks the manifest alone; `status.verify` checks that its state is there and intact.
     """
     try:
         manifest = opened.catalog.load(checkpoint_id)
@@ -142,7 +142,7 @@ def see_manifest(opened: OpenedStore, checkpoint_id: int) -> SeenManifest:
 
 
 def resolve(opened: OpenedStore, wanted: int | Literal["latest"]) -> int:
-    """Resolve an id. `latest` is the highest id there is, damaged or not."""
+    """Resolve an id. `latest` is the highest id in the store, damaged or not."""
     if wanted != "latest":
         return wanted
     ids = opened.store.list_ids()
@@ -157,7 +157,7 @@ def resolve(opened: OpenedStore, wanted: int | Literal["latest"]) -> int:
 
 
 def load_checkpoint(opened: OpenedStore, wanted: int | Literal["latest"]) -> CheckpointDetails:
-    """Everything one checkpoint says. `NotFound` or `Corrupt` if its manifest cannot be had."""
+    """Load one manifest with its details. `NotFound` if there is none, `Corrupt` if it is damaged."""
     checkpoint_id = resolve(opened, wanted)
     body = load_bytes(opened, checkpoint_id)
     key = opened.catalog.layout.manifest_key(checkpoint_id)
@@ -174,7 +174,7 @@ def load_checkpoint(opened: OpenedStore, wanted: int | Literal["latest"]) -> Che
 
 
 def load_bytes(opened: OpenedStore, checkpoint_id: int) -> bytes:
-    """One manifest's document as it is stored, damaged or not."""
+    """The stored bytes of one manifest, damaged or not."""
     key = opened.catalog.layout.manifest_key(checkpoint_id)
     try:
         return opened.store.objects.read(key, limit=manifest_json.MAX_MANIFEST_BYTES)
@@ -188,7 +188,7 @@ def load_bytes(opened: OpenedStore, checkpoint_id: int) -> bytes:
 
 
 def stored_size(opened: OpenedStore, manifest: CheckpointManifest, manifest_bytes: int) -> int:
-    """The size of a checkpoint in bytes; a writer other than Holdfast may not have recorded it."""
+    """The size of a checkpoint in bytes; measured if the manifest lacks it, as writers other than Holdfast may do."""
     if manifest.size_bytes:
         return manifest.size_bytes
     with contextlib.suppress(HoldfastError):
@@ -233,7 +233,7 @@ class CheckpointList(msgspec.Struct, frozen=True):
 
     checkpoints: list[ListedCheckpoint]
     total: int
-    """How many there are, with those that are not in the list."""
+    """The number of checkpoints in the store, listed here or not."""
     latest: LatestPointer
 
     @property
@@ -273,7 +273,7 @@ def list_checkpoints(opened: OpenedStore, most: int | None = None) -> Checkpoint
     return CheckpointList(listed, len(ids), latest)
 
 
-# The pointer `latest`: a hint, so that nothing that is wrong with it is an error
+# The pointer `latest`: only a hint, so a wrong pointer is not an error
 
 
 class LatestPointer(msgspec.Struct, frozen=True):
@@ -286,7 +286,7 @@ class LatestPointer(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it, in a sentence; None if nothing is."""
+        """The problem in a sentence; None if the pointer is right."""
         return {
             "ok": None,
             "none": None,
@@ -302,7 +302,7 @@ class LatestPointer(msgspec.Struct, frozen=True):
 
 
 def observe_pointer(catalog: Catalog, ids: Collection[int], unusable: Collection[int] = ()) -> LatestPointer:
-    """Read `latest` and judge it against the ids there are, less those that are known to be unusable."""
+    """Read `latest` and compare it with the newest of `ids` that is not in `unusable`."""
     newest = _newest(ids, unusable)
     try:
         body = catalog.objects.read(catalog.layout.pointer_key, limit=_POINTER_BYTES)
@@ -316,7 +316,7 @@ def observe_pointer(catalog: Catalog, ids: Collection[int], unusable: Collection
 
 
 def judge_pointer(names: int | None, ids: Collection[int], unusable: Collection[int] = ()) -> LatestPointer:
-    """Whether the pointer names the right id; `None` for a pointer that names none. Pure."""
+    """The state of a pointer that names the id `names`, or no id (None). Pure."""
     newest = _newest(ids, unusable)
     if names is None:
         return LatestPointer("garbage", None, newest)

@@ -16,7 +16,7 @@ MOST_DIGITS = 40
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One difference. `unknown`: the manifests do not say whether there is one."""
+    """One difference. `unknown`: the manifests do not record enough to tell."""
 
     section: str
     name: str
@@ -62,9 +62,9 @@ def diff_checkpoints(opened: OpenedStore, old: int | Literal["latest"], new: int
 
 
 def compare(old: CheckpointManifest, new: CheckpointManifest) -> list[Change]:
-    """Everything that differs, in the order in which a person asks. Id, epoch, time and size are left out. Pure.
+    """All differences except id, epoch, time and size: sources and sinks first, configuration last. Pure.
 
-    Does not guarantee to see a change inside a sidecar that neither manifest has a hash for: that is `unknown`.
+    Does not guarantee to find a change inside a sidecar that neither manifest has a hash for: that is `unknown`.
     """
     return [
         *_values("sources", _offsets(old.source_offsets), _offsets(new.source_offsets)),
@@ -136,9 +136,9 @@ def _configuration(manifest: CheckpointManifest) -> dict[str, str]:
 class _State(msgspec.Struct, frozen=True):
     bytes: int
     identity: str | None
-    """Equal for equal state; None if the manifest does not tell."""
+    """Equal for equal state; None if the manifest does not record it."""
     family: str = ""
-    """Identities compare within one family only."""
+    """Only identities of the same family can be compared."""
 
 
 def _states(manifest: CheckpointManifest) -> dict[str, _State]:

@@ -1,7 +1,7 @@
-"""Values in words: sizes, times, ages, counts. All pure.
+"""Values as text for people: sizes, times, ages, counts. All pure.
 
-Rounded and shortened for reading; exact values go out as JSON. Names stand in it as they are stored: escape them for a
-terminal or a page.
+Rounded and shortened for reading; the exact values are in the JSON output. Names are not escaped here: escape them for
+a terminal or a web page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_DIGITS = 24
 
 
 def number(value: int) -> str:
-    """A count with thousands separated; one too long to mean anything is shortened."""
+    """A count with thousands separated; one with too many digits is described instead."""
     if abs(value) >= 10**MOST_DIGITS:
         return f"a number of {len(str(abs(value)))} digits" if abs(value) < 10**4000 else "a huge number"
     return f"{value:,}"
@@ -40,30 +40,19 @@ def size(count: int) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """A time in UTC, to the second; a number that is no date is given as it is."""
+    """A time in UTC, to the second; a number that is no date is shown as milliseconds."""
     exact = _moment(milliseconds)
     return f"{exact:%Y-%m-%dT%H:%M:%SZ}" if exact else f"{number(milliseconds)} ms"
 
 
-def watermark(milliseconds: int | None) -> str:
-    """A watermark exactly, and as the time it means if it means one."""
+def watermark(milliseconds: int | None, now_ms: int | None = None) -> str:
+    """A watermark as a time, with its age if `now_ms` is given; as a number if it is no time."""
     if milliseconds is None:
         return "none"
     exact = _moment(milliseconds)
     if exact is None or abs(milliseconds) < 10**10:  # small numbers are positions, not times since 1970
         return str(milliseconds) if abs(milliseconds) < 10**MOST_DIGITS else number(milliseconds)
-    return f"{milliseconds} ({exact:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z)"
-
-
-def watermark_now(milliseconds: int | None, now_ms: int) -> str:
-    """A watermark as a time and how far it is behind; one that is no time as it is."""
-    if milliseconds is None:
-        return "none"
-    said = watermark(milliseconds)
-    if "(" not in said:
-        return said
-    behind = age(milliseconds, now_ms).replace(" ago", " behind now")
-    return f"{moment(milliseconds)}  ({behind})"
+    return moment(milliseconds) if now_ms is None else f"{moment(milliseconds)}  ({age(milliseconds, now_ms)})"
 
 
 def _moment(milliseconds: int) -> datetime | None:
@@ -76,14 +65,19 @@ def _moment(milliseconds: int) -> datetime | None:
 
 
 def age(milliseconds: int, now_ms: int) -> str:
-    """How long ago something was, in one unit, rounded down."""
-    seconds = abs(now_ms - milliseconds) // 1000
-    if seconds == 0:
+    """The time since `milliseconds`, in one unit, rounded down."""
+    if abs(now_ms - milliseconds) < 1000:
         return "just now"
+    return f"{span(now_ms - milliseconds)} ago" if now_ms >= milliseconds else f"in {span(milliseconds - now_ms)}"
+
+
+def span(milliseconds: int) -> str:
+    """A length of time in one unit, rounded down."""
+    seconds = abs(milliseconds) // 1000
+    if seconds == 0:
+        return f"{abs(milliseconds)} ms"
     count, unit = next((seconds // length, unit) for length, unit in _AGES if seconds >= length)
-    if unit == "day" and count != 1:
-        unit = "days"
-    return f"{number(count)} {unit} ago" if now_ms >= milliseconds else f"in {number(count)} {unit}"
+    return f"{number(count)} {unit}{'s' if unit == 'day' and count != 1 else ''}"
 
 
 def count(how_many: int, noun: str) -> str:
@@ -92,12 +86,12 @@ def count(how_many: int, noun: str) -> str:
 
 
 def count_up_to(how_many: int, counted: int, noun: str) -> str:
-    """A count; beyond `counted` it only says that there are more."""
+    """A count; `more than` if it is above `counted`, where counting stopped."""
     return f"more than {counted:,} {noun}s" if how_many > counted else count(how_many, noun)
 
 
 def known(value: int | None) -> str:
-    """A number, or `unknown`: never a 0 in its place."""
+    """A number; `unknown` for None, never 0."""
     return "unknown" if value is None else number(value)
 
 
@@ -109,7 +103,7 @@ def sink_status(status: SinkStatus | None) -> str:
 
 
 def sinks(manifest: CheckpointManifest) -> str:
-    """How many sinks are where, the ones to worry about first."""
+    """The number of sinks in each status: failed, pending, committed."""
     found = Counter(_status_word(status) for status in manifest.sink_commit_statuses.values())
     return ", ".join(f"{found[word]} {word}" for word in ("failed", "pending", "committed") if found[word]) or "-"
 
@@ -119,10 +113,15 @@ def _status_word(status: SinkStatus) -> str:
 
 
 def kind(manifest: CheckpointManifest) -> str:
-    """Whether a checkpoint stands alone."""
+    """`full`, or `incremental` with the id of the parent."""
     if not manifest.is_incremental:
         return "full"
     return "incremental" if manifest.parent_id is None else f"incremental of {number(manifest.parent_id)}"
+
+
+def throughput(rows: int, rows_per_second: float, seconds: float) -> str:
+    """How an epoch went, in one line."""
+    return f"{count(rows, 'row')}, {rows_per_second:,.1f} rows/s, {seconds:,.2f} s"
 
 
 def natural(name: str) -> tuple[object, ...]:
@@ -132,7 +131,7 @@ def natural(name: str) -> tuple[object, ...]:
 
 
 def listed(names: Iterable[object], most: int = 8) -> str:
-    """Names in one line, the rest counted."""
+    """The first `most` names in one line, and the number of the others."""
     every = [str(name) for name in names]
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {number(rest)} more" if rest > 0 else "") if every else "none"

@@ -1,4 +1,4 @@
-"""An index as it is stored, read record by record: one that is damaged does not hide the others."""
+"""The status of an index, read record by record: a damaged record does not hide the others."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class OpenedIndex(msgspec.Struct, frozen=True):
 
     @property
     def has_config_hash(self) -> bool:
-        """Also if it cannot be read."""
+        """True also for a hash record that is damaged."""
         return self.store.get("meta", records.HASH_KEY) is not None
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
-    """One source's checkpoint, or what is wrong with it."""
+    """One source's checkpoint, or why it cannot be read."""
 
     name: str
     stored: StoredCheckpoint | None
@@ -44,7 +44,7 @@ class SourceStatus(msgspec.Struct, frozen=True):
 
     @property
     def lineage_and_epoch(self) -> tuple[int, int]:
-        """What its sequence means in an index that a pipeline on Spark writes. Only of one that can be read."""
+        """The lineage and epoch that a Spark pipeline encodes in the sequence. Requires a readable checkpoint."""
         assert self.stored is not None
         return epoch_of(self.stored.checkpoint.sequence)
 
@@ -66,16 +66,16 @@ class SourceStatus(msgspec.Struct, frozen=True):
 
 
 class IndexStatus(msgspec.Struct, frozen=True):
-    """Everything that an index records beside its results. Two are equal if nothing has changed in between."""
+    """Everything that an index stores besides results. Two statuses are equal if nothing changed in between."""
 
     address: str
     config_hash: int | None
     sources: list[SourceStatus]
     gap_count: int
     gaps: list[Gap]
-    """Those that can be read, oldest first."""
+    """The readable ones, oldest first."""
     problems: list[str]
-    """What is damaged beside checkpoints."""
+    """Damaged records other than checkpoints, a sentence each."""
 
     @property
     def is_damaged(self) -> bool:
@@ -104,7 +104,7 @@ class IndexStatus(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def opened_index(url: str, *, read_only: bool) -> Iterator[OpenedIndex]:
-    """The index for the length of a block. Reading does not disturb a process that has it open to write."""
+    """Open the index for a block. With `read_only`, a process that has it open to write is not disturbed."""
     store = open_kv(url, records.SCHEMA, "read" if read_only else "exclusive")
     with Index(store) as index:
         yield OpenedIndex(index, store)
@@ -141,20 +141,20 @@ def _gap(seen: OpenedIndex, key: bytes, value: bytes) -> tuple[Gap | None, str]:
 
 
 def _decoded(seen: OpenedIndex, decode: Callable[[str], _Found]) -> tuple[_Found | None, str]:
-    """The record, or in words why it cannot be read."""
+    """The decoded record and "", or None and the reason why it cannot be read."""
     try:
         return decode(seen.address), ""
     except Corrupt as error:
         return None, error.message.removeprefix(f"{seen.address}: ")
 
 
-# A source's position: up to 64 KiB of anything, which only the source understands
+# A source's position: up to 64 KiB of bytes in the source's own format
 
 
 def position_text(position: bytes) -> str | None:
-    """The position as text; None if it is none: not UTF-8, with NUL in it, or mostly unprintable.
+    """The position as text; None if it is binary: not UTF-8, or with a NUL character, or mostly unprintable.
 
-    Numbers in binary are often valid UTF-8 by accident.
+    UTF-8 alone is not enough: binary numbers are often valid UTF-8 by accident.
     """
     try:
         text = position.decode()
@@ -165,7 +165,7 @@ def position_text(position: bytes) -> str | None:
 
 
 def position_offsets(text: str) -> dict[str, str] | None:
-    """Spark's offsets by partition, `{"orders": {"0": 17}}` as `orders-0`; None if the text is no JSON object."""
+    """Spark's offsets by partition: `{"orders": {"0": 17}}` becomes `orders-0`. None if the text is no JSON object."""
     try:
         value = msgspec.json.decode(text)
         if not isinstance(value, dict) or not value:
@@ -190,7 +190,7 @@ def position_json(position: bytes | None) -> dict[str, Any] | None:
 
 def _flattened(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, inner in value.items():
-        # Kafka's partitions are numbers below their topic, and written as everywhere: orders-0.
+        # A number below a name is a Kafka partition below its topic, by convention written orders-0.
         separator = "" if not prefix else "-" if key.isdecimal() else "."
         name = f"{prefix}{separator}{key}"
         if isinstance(inner, dict) and inner:

@@ -1,4 +1,4 @@
-"""How a pipeline fares, read from its store alone: without Spark, its workdir or its sinks."""
+"""The status of a pipeline, read from its store alone: without Spark, its workdir or its sinks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from holdfast.base.codec import converted
-from holdfast.checkpoints.lease import LeaseRecord, current
+from holdfast.checkpoints.heartbeat import DriverStatus, observe_driver
+from holdfast.checkpoints.lease import LeaseRecord
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.checkpoints.validate import walk_back
+from holdfast.checkpoints.recovery_walk import walk_back
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.status.checkpoints import OpenedStore, stored_size
 
@@ -19,7 +20,7 @@ TRIES = 3
 
 
 class SkippedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint that is newer than the one a pipeline would resume from, and why it cannot."""
+    """A checkpoint that is newer than the one a pipeline would resume from, and why it cannot be used."""
 
     checkpoint_id: int
     reason: str
@@ -27,35 +28,28 @@ class SkippedCheckpoint(msgspec.Struct, frozen=True):
 
 
 class PipelineStatus(msgspec.Struct, frozen=True):
-    """The newest usable checkpoint of a pipeline, the lease, and the newer checkpoints that cannot be used."""
+    """The newest usable checkpoint of a pipeline, its driver, and the newer checkpoints that cannot be used."""
 
     newest: CheckpointManifest | None
-    """The newest checkpoint that is whole, as far as a quick look can tell."""
+    """The newest checkpoint that passes the quick validation: manifest, presence and sizes."""
     size_bytes: int
     skipped: list[SkippedCheckpoint]
     lease: LeaseRecord | None
+    driver: DriverStatus | None
     now_ms: int
 
     @property
-    def runtime(self) -> Mapping[str, Any]:
-        return self.newest.own.runtime if self.newest else {}
-
-    @property
     def pipeline(self) -> str | None:
-        """Its name, None if no pipeline of Holdfast's wrote the checkpoint."""
-        return _text(self.runtime.get("pipeline"))
+        """The pipeline's name; None if no pipeline of Holdfast's wrote the checkpoint."""
+        return pipeline_name(self.newest) if self.newest else None
 
     @property
     def guarantees(self) -> dict[str, str]:
-        return {str(name): str(kind) for name, kind in _mapping(self.runtime.get("guarantees")).items()}
+        return guarantees(self.newest) if self.newest else {}
 
     @property
     def last_epoch(self) -> LastEpoch | None:
-        """How the last epoch that Spark counted as done went; it is recorded with the one after it."""
-        try:
-            return converted(self.runtime.get("last_epoch") or None, LastEpoch)
-        except msgspec.ValidationError:
-            return None
+        return last_epoch(self.newest) if self.newest else None
 
     @property
     def owing(self) -> list[str]:
@@ -76,6 +70,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
             "now_ms": self.now_ms,
             "checkpoint": None if newest is None else self._checkpoint_json(newest),
             "lease": msgspec.to_builtins(self.lease),
+            "driver": self.driver.as_json() if self.driver else None,
             "last_epoch": msgspec.to_builtins(last),
             "resume": None
             if newest is None
@@ -108,12 +103,12 @@ class PipelineStatus(msgspec.Struct, frozen=True):
             "sink_commit_statuses": msgspec.to_builtins(newest.sink_commit_statuses),
             "sink_guarantees": self.guarantees,
             "workdir": newest.table_store_checkpoint_path,
-            "spark": _text(self.runtime.get("spark")),
+            "spark": _text(newest.own.runtime.get("spark")),
         }
 
 
 class LastEpoch(msgspec.Struct, frozen=True):
-    """What a checkpoint says of the epoch before it."""
+    """Statistics of an epoch, recorded in the checkpoint of the next one."""
 
     epoch: int
     rows: int
@@ -122,21 +117,41 @@ class LastEpoch(msgspec.Struct, frozen=True):
     lag: dict[str, str] = {}
 
 
-def observe_pipeline(opened: OpenedStore, clock: Callable[[], float] = time.time) -> PipelineStatus:
-    """Look at the newest checkpoint, walking back past those that are damaged, and at the lease.
+def pipeline_name(manifest: CheckpointManifest) -> str | None:
+    """The name of the pipeline that wrote a checkpoint; None if it was not one of Holdfast's."""
+    return _text(manifest.own.runtime.get("pipeline"))
 
-    Quick: manifests, and the presence and size of what they name. Whether every byte is right is for `status.verify`.
+
+def guarantees(manifest: CheckpointManifest) -> dict[str, str]:
+    """The guarantee of each sink."""
+    return {str(name): str(kind) for name, kind in _mapping(manifest.own.runtime.get("guarantees")).items()}
+
+
+def last_epoch(manifest: CheckpointManifest) -> LastEpoch | None:
+    """Statistics of the last epoch that Spark counted as done; the checkpoint of the next epoch records them."""
+    try:
+        return converted(manifest.own.runtime.get("last_epoch") or None, LastEpoch)
+    except msgspec.ValidationError:
+        return None
+
+
+def observe_pipeline(opened: OpenedStore, clock: Callable[[], float] = time.time) -> PipelineStatus:
+    """Read the newest usable checkpoint, walking back past damaged ones, the lease and the driver's last heartbeat.
+
+    Quick: checks manifests, and the presence and size of the objects they name. `status.verify` reads every byte.
     """
     for _ in range(TRIES):
         newest, skipped, is_certain = _newest_usable(opened)
         if is_certain:
             break
     size = stored_size(opened, newest, _manifest_bytes(opened, newest)) if newest else 0
-    return PipelineStatus(newest, size, skipped, current(opened.store.objects), int(clock() * 1000))
+    now = clock()
+    lease, driver = observe_driver(opened.store.objects, now)
+    return PipelineStatus(newest, size, skipped, lease, driver, int(now * 1000))
 
 
 def _newest_usable(opened: OpenedStore) -> tuple[CheckpointManifest | None, list[SkippedCheckpoint], bool]:
-    """The newest usable checkpoint, those passed over, and False if a running pipeline removed it meanwhile."""
+    """The newest usable checkpoint, the skipped ones, and False if a running pipeline removed it meanwhile."""
     store = opened.store
     report = walk_back(store.list_ids(), store.validator(deep=False))
     newest = opened.catalog.load(report.chosen_id) if report.chosen_id is not None else None
@@ -150,7 +165,7 @@ def _newest_usable(opened: OpenedStore) -> tuple[CheckpointManifest | None, list
 
 
 def _manifest_bytes(opened: OpenedStore, newest: CheckpointManifest) -> int:
-    """For those whose writer has not recorded their size."""
+    """The size of the manifest if its writer did not record the checkpoint's size; else 0, as it is not needed."""
     key = opened.catalog.layout.manifest_key(newest.checkpoint_id)
     info = None if newest.size_bytes else opened.store.objects.info(key)
     return info.size if info else 0

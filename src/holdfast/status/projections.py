@@ -1,4 +1,4 @@
-"""Projections as they are stored, read record by record: one that is damaged does not hide the others."""
+"""The status of projections, read record by record: a damaged record does not hide the others."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _Found = TypeVar("_Found")
 
 
 class StoredProjection(msgspec.Struct, frozen=True):
-    """One projection. None stands for a record that is not there, or cannot be read: then it is among the problems."""
+    """One projection. A record that is missing or damaged is None; a damaged one is also listed in `problems`."""
 
     name: str
     standing: ProjectionState | None
     rebuild: ProjectionState | None
-    """Of a read model that is being made beside the live one, or of one that was given up."""
+    """The state of a rebuild that is under way or was abandoned."""
     lease: WorkerLeaseRecord | None
     cursors: int
     dead_letters: int | None
@@ -35,24 +35,24 @@ class StoredProjection(msgspec.Struct, frozen=True):
 
     @property
     def position(self) -> int | None:
-        """Up to which everything was handled; None if that is not known, as after cursors were set by hand."""
+        """The position up to which all events are handled; None if unknown, as after cursors were set by hand."""
         return self.standing.position if self.standing else None
 
     @property
     def version(self) -> int | None:
-        """Of the projection that made the live read model; None if none has, or if that is not known."""
+        """The version of the projection that made the live read model; None if there is no model, or if unknown."""
         return self.standing.version if self.standing else None
 
     def lag(self, head: int | None) -> int | None:
-        """How many events it is behind, of all streams; None if that is not known."""
+        """The number of events of all streams between its position and `head`; None if unknown."""
         return None if self.position is None or head is None else max(0, head - self.position)
 
     def holder(self, now_ms: int) -> str | None:
-        """The worker whose lease has not run out; None if there is none."""
+        """The worker that holds the lease; None if the lease is free or has run out."""
         return self.lease.holder if self.lease and self.lease.until_ms > now_ms else None
 
     def worker(self, now_ms: int) -> str:
-        """Who works on it, in words, as far as its lease tells."""
+        """The worker that the lease names, for people."""
         if self.lease is None or not self.lease.until_ms:
             return "nobody"
         holder = format.shortened(self.lease.holder, HOLDER)
@@ -100,7 +100,7 @@ class ProjectionsStatus(msgspec.Struct, frozen=True):
     """The position of the last event."""
     projections: list[StoredProjection]
     problems: list[str]
-    """What is damaged beside projections."""
+    """Damaged records that belong to no single projection, a sentence each."""
 
     @property
     def is_damaged(self) -> bool:
@@ -117,7 +117,7 @@ class ProjectionsStatus(msgspec.Struct, frozen=True):
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
-    """The dead letters of a live read model: those that can be read, oldest first, and what is wrong with others."""
+    """The dead letters of a live read model: the readable ones, oldest first, and a sentence for each damaged one."""
 
     found: list[DeadLetter]
     problems: list[str]
@@ -130,16 +130,16 @@ def observe_projections(store: ProjectionStore) -> ProjectionsStatus:
     """Read every record of projections. A store that cannot be read at all is an error."""
     found = [_stored(store.kv, escaped) for escaped in sorted(_names(store.kv))]
     problems: list[str] = []
-    # The head after the projections: what is handled was appended before, so that no lag comes out below zero.
+    # Read the head after the projections: every handled event is below it then, so no lag is negative.
     head = _decoded(store.address, problems, store.log.head)
     found.sort(key=lambda projection: format.natural(projection.name))
     return ProjectionsStatus(store.address, head, found, problems)
 
 
 def require_projection(store: ProjectionStore, name: str) -> StoredProjection:
-    """One projection that is about to be changed.
+    """Load one projection that is about to be changed.
 
-    `NotFound` if there is none, `Corrupt` if its state record is damaged: then nothing can be done to it either.
+    `NotFound` if there is none, `Corrupt` if its state record is damaged: it cannot be changed then.
     """
     ref = state.live_build(name)
     for key in (ref.key, keys.NEXT_STATES + ref.escaped):
@@ -171,7 +171,7 @@ def read_dead_letters(store: ProjectionStore, projection: StoredProjection) -> D
 
 
 def pages(kv: Reader, space: str, prefix: bytes) -> Iterator[Row]:
-    """Every row whose key begins so, without all of them in memory."""
+    """Every row whose key begins with the prefix, read page by page."""
     start, end = prefix, end_of(prefix)
     while rows := list(kv.scan(space, start, end, PAGE)):
         yield from rows
@@ -179,7 +179,7 @@ def pages(kv: Reader, space: str, prefix: bytes) -> Iterator[Row]:
 
 
 def _names(kv: Reader) -> set[bytes]:
-    """As they stand in keys, from whichever record there is."""
+    """The names of all projections, escaped as in keys, from states, rebuilds and cursors."""
     found = {
         key.removeprefix(prefix) for prefix in (keys.STATES, keys.NEXT_STATES) for key, _ in pages(kv, "meta", prefix)
     }
@@ -187,7 +187,7 @@ def _names(kv: Reader) -> set[bytes]:
     while start is not None and (rows := list(kv.scan("cursors", start, None, 1))):
         escaped = rows[0][0].partition(b"/")[0]
         found.add(escaped)
-        start = end_of(escaped + b"/")  # from one name to the next, whatever the number of their cursors
+        start = end_of(escaped + b"/")  # jump to the next name: one read per projection, not per cursor
     return found
 
 
@@ -218,12 +218,12 @@ def _stored(kv: Reader, escaped: bytes) -> StoredProjection:
 
 
 def _count_letters(kv: Reader, escaped: bytes, live: ProjectionState | None) -> int:
-    """Of the live read model."""
+    """The number of dead letters of the live read model."""
     return sum(1 for _ in pages(kv, "letters", keys.of_build(escaped, live.build))) if live else 0
 
 
 def _decoded(address: str, problems: list[str], decode: Callable[[], _Found]) -> _Found | None:
-    """The record, or None, and in `problems` why it cannot be read."""
+    """The decoded record; if it is damaged, None, and the reason is appended to `problems`."""
     try:
         return decode()
     except Corrupt as error:

@@ -12,10 +12,14 @@ from holdfast.checkpoints.catalog import in_parallel
 from holdfast.checkpoints.retention import Orphan
 from holdfast.checkpoints.validate import Validator
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.pipeline.workdir.restore import Completeness
 from holdfast.status.checkpoints import LatestPointer, OpenedStore, observe_pointer, see_manifest, without_warnings
 
 State = Literal["ok", "damaged", "unreadable", "missing"]
 STATES: tuple[State, ...] = ("ok", "damaged", "unreadable", "missing")
+QUERY_ID = "query_id"
+"""What only the checkpoint of a pipeline records."""
+
 _MOST_BYTES = 1 << 62
 """A damaged manifest may claim any size."""
 
@@ -38,7 +42,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
     orphans: list[Orphan]
     """Objects that no checkpoint owns; not searched for if only some checkpoints are verified."""
     orphans_problem: str | None = None
-    """Why they could not be looked for."""
+    """Why the search for orphans failed."""
 
     def count(self, state: State) -> int:
         return sum(verdict.state == state for verdict in self.verdicts)
@@ -49,7 +53,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """The gravest finding decides: damage is certain, the rest may pass."""
+        """The code of the gravest finding: damage first, because the others may be temporary."""
         if self.count("damaged"):
             return Corrupt.exit_code
         if self.count("unreadable"):
@@ -69,7 +73,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
 class Verifier:
     """Verifies the checkpoints of one store, one by one.
 
-    Every manifest's checksum, and that the state it names is there in its full size; if `deep`, every byte.
+    Checks the manifest's checksum, and the presence and size of the state that it names; if `deep`, every byte of it.
     """
 
     def __init__(
@@ -81,14 +85,15 @@ class Verifier:
         vnode_count: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`ids` are those there are; `progress` is called with the bytes of state read since its last call."""
+        """`ids` are all ids in the store; `progress` is called with the bytes of state read since its last call."""
         self._opened = opened
         self._ids = set(ids)
         self._deep = deep
+        self._completeness = Completeness(opened.store.objects)
         self._validator = Validator(opened.catalog, vnode_count, deep=deep, progress=progress)
 
     def verdict(self, checkpoint_id: int) -> Verdict:
-        """Damage to the checkpoint is in the verdict, never raised."""
+        """Verify one checkpoint. Damage is reported in the verdict, never raised."""
         if checkpoint_id not in self._ids:
             return Verdict(checkpoint_id, "missing", "there is no such checkpoint")
         try:
@@ -98,7 +103,23 @@ class Verifier:
         except HoldfastError as error:
             return Verdict(checkpoint_id, "unreadable", error.message)
         warnings = [issue.message for issue in result.issues if not issue.is_fatal]
-        return Verdict(checkpoint_id, "ok" if result.valid else "damaged", result.reason or None, warnings)
+        reason = result.reason or None
+        if result.valid and self._deep:
+            try:
+                reason = self._missing_file(checkpoint_id)
+            except (Corrupt, Invalid) as error:
+                reason = error.message
+            except HoldfastError as error:
+                return Verdict(checkpoint_id, "unreadable", error.message, warnings)
+        return Verdict(checkpoint_id, "damaged" if reason else "ok", reason, warnings)
+
+    def _missing_file(self, checkpoint_id: int) -> str | None:
+        """What a pipeline's checkpoint lacks although every byte of it is right; None for any other checkpoint."""
+        manifest = self._opened.catalog.load(checkpoint_id)
+        if manifest is None or QUERY_ID not in manifest.own.runtime:
+            return None
+        missing = self._completeness.missing_in(manifest)
+        return f"it does not hold {missing[0]}; Spark cannot resume without it" if missing else None
 
     def report(self, verdicts: list[Verdict], *, with_orphans: bool) -> VerifyReport:
         """The verdicts, and the findings about the store as a whole."""
@@ -107,7 +128,7 @@ class Verifier:
         if not with_orphans:
             return VerifyReport(self._deep, verdicts, latest, [])
         try:
-            with without_warnings():  # the verdicts say the same
+            with without_warnings():  # the verdicts report the same
                 orphans = self._opened.store.plan_cleanup().orphans
         except HoldfastError as error:
             return VerifyReport(self._deep, verdicts, latest, [], error.message)
@@ -115,7 +136,7 @@ class Verifier:
 
 
 def bytes_ahead(opened: OpenedStore, wanted: Sequence[int]) -> int:
-    """How many bytes of state a deep look at these will read, as far as their manifests tell."""
+    """The number of bytes that a deep verification will read, according to the manifests."""
     total = 0
     batches: dict[str, int] = {}
     for seen in in_parallel(lambda number: see_manifest(opened, number), list(wanted)):

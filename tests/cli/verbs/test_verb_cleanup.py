@@ -6,15 +6,11 @@ import os
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from cli_running import at_terminal
 
 import holdfast
 from checkpoint_stores import flip, manifest, manifest_path, tree
-from holdfast.checkpoints.cleanup import Removal
-from holdfast.checkpoints.retention import Orphan
-from holdfast.operations.cleanup import in_both
 
 
 def add_orphan(store_dir: Path, *, hours: float = 2, size: int = 3000) -> Path:
@@ -79,6 +75,24 @@ def test_nothing_to_remove(run, store_dir, tmp_path):
     assert run("prune", tmp_path / "gone", "--keep", 1).code == 3
 
 
+def test_prune_says_which_older_checkpoints_stay_and_for_which(run, tmp_path):
+    store = holdfast.open_store(str(tmp_path), max_retained=None, full_every=4)
+    for number in range(1, 8):  # 1 is full, 2, 3 and 4 build on it; 5 is full, 6 and 7 build on it
+        store.save_states(manifest(number), {"large": b"x" * 5000, "counter": b"%d" % number})
+    ran = run("prune", tmp_path, "--keep", 2, "--dry-run")
+    assert "to remove: 4 checkpoints" in ran.out
+    assert ran.out.splitlines()[-1] == ("among them: 1 older checkpoint (5), because checkpoints 6, 7 build on it")
+    plan = run("prune", tmp_path, "--keep", 2, "--dry-run", "--json").data["plan"]
+    assert plan["ancestors"] == [{"checkpoint_id": 5, "needed_by": [6, 7], "is_certain": True}]
+    assert run("prune", tmp_path, "--keep", 2, "--yes").code == 0
+    again = run("prune", tmp_path, "--keep", 1)
+    assert again.out.splitlines() == [
+        "nothing to remove; 3 checkpoints kept",
+        "among them: 2 older checkpoints (5, 6), because checkpoint 7 builds on them",
+    ]
+    assert run("gc", tmp_path, "--dry-run", "--json").data["plan"]["ancestors"] == []
+
+
 @pytest.mark.parametrize("keep", ["0", "-1", "x", ""])
 def test_a_senseless_number_is_refused(run, store_dir, keep):
     ran = run("prune", store_dir, "--keep", keep, "--yes")
@@ -118,22 +132,6 @@ def test_an_interrupted_question_changes_nothing(store_dir):
     assert "Interrupted" in ran.out
     assert "Traceback" not in ran.out
     assert ids(store_dir) == [1, 2, 3]
-
-
-def test_only_what_is_still_doomed_after_the_answer_goes():
-    def removal(number):
-        return Removal(number, f"m{number}", (f"s{number}",), 5)
-
-    plan = holdfast.open_store("memory://").plan_prune(1)
-    shown, now = (
-        msgspec.structs.replace(
-            plan, checkpoints=[removal(n) for n in doomed], orphans=[Orphan(k, 1, "") for k in keys]
-        )
-        for doomed, keys in (((1, 2), "ab"), ((2, 3), "bc"))
-    )
-    both = in_both(shown, now)
-    assert [item.checkpoint_id for item in both.checkpoints] == [2]
-    assert [item.key for item in both.orphans] == ["b"]
 
 
 def test_what_became_needed_while_a_person_thought_stays(store_dir):

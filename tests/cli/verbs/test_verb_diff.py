@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import msgspec
+
 import holdfast
 from checkpoint_stores import manifest
 
@@ -20,3 +22,17 @@ def test_no_difference_and_no_such_checkpoint(run, tmp_path):
     assert "They say the same" in run("diff", tmp_path, 1, 1).out
     assert run("diff", tmp_path, 1, 2).code == 3
     assert run("diff", tmp_path, 1).code == 2
+
+
+def test_watermarks_are_times_for_people_and_milliseconds_for_programs(run, tmp_path):
+    store = holdfast.open_store(tmp_path, max_retained=None)
+    marks = (1_767_225_679_000, 1_767_225_799_000, None, 17, 5)
+    for number, mark in enumerate(marks, 1):
+        store.save(msgspec.structs.replace(manifest(number), watermark=mark, source_watermarks={}))
+    assert "~ pipeline: 2026-01-01T00:01:19Z → 2026-01-01T00:03:19Z  (+2 min)\n" in run("diff", tmp_path, 1, 2).out
+    assert "~ pipeline: 2026-01-01T00:03:19Z → 2026-01-01T00:01:19Z  (-2 min)\n" in run("diff", tmp_path, 2, 1).out
+    assert "- pipeline: was 2026-01-01T00:03:19Z\n" in run("diff", tmp_path, 2, 3).out
+    assert "~ pipeline: 17 → 5  (-12)\n" in run("diff", tmp_path, 4, 5).out
+    assert "~ pipeline: 2026-01-01T00:01:19Z → 17  (-1,767,225,678,983)\n" in run("diff", tmp_path, 1, 4).out
+    (change,) = [c for c in run("diff", tmp_path, 1, 2, "--json").data["changes"] if c["section"] == "watermarks"]
+    assert (change["before"], change["after"], change["delta"]) == ("1767225679000", "1767225799000", 120_000)

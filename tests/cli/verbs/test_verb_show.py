@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 
-from cli_running import in_child
+import msgspec
+from cli_running import at_terminal, in_child
 
 import holdfast
 from checkpoint_stores import flip, manifest, manifest_path
-from holdfast import SinkCommitStatus
+from holdfast import ConnectorCheckpoint, SinkCommitStatus
+from pipeline_stores import NOW, PipelineStore
 
 
 def test_shows_every_part(run, store_dir):
@@ -16,15 +18,15 @@ def test_shows_every_part(run, store_dir):
     assert words.startswith("checkpoint 2 epoch 20 created 2023-11-14T22:15:20Z")
     for part in (
         "topology clicks, orders → lake, pg",
-        "hash 000000000000feed",
-        "watermark 1700000000002 (2023-11-14T22:13:20.002Z)",
-        "orders 0 2000 20",
-        "clicks file part-2 20",
+        "pipeline hash 000000000000feed",
+        "watermark 2023-11-14T22:13:20Z (",
+        "orders 0 2000",
+        "clicks file part-2",
         "lake 20 committed",
         "agg 4.8 KiB sidecar, from byte 0",
         "tiny 1 B manifest",
         "sidecar checkpoints/checkpoint_000002/state.bin (4.8 KiB)",
-        "partitions 256",
+        "state partitions 256",
     ):
         assert part in words
 
@@ -72,6 +74,49 @@ def test_incremental_ones_say_where_state_lies_and_failed_sinks_why(run, tmp_pat
     failed = {"lake": "Committed", "pg": SinkCommitStatus.failed("no route")}
     store.save_states(manifest(2, sink_commit_statuses=failed), {"a": b"1", "b": b"3"})
     words = " ".join(run("show", tmp_path).out.split())
-    assert "kind incremental of 1 (needs 1 ancestor)" in words
+    assert ", incremental of 1 (needs 1 ancestor)" in words
     assert "a 1 B unchanged, in checkpoint 1" in words
     assert "pg 20 failed: no route" in words
+
+
+def test_a_pipelines_checkpoint_reads_from_the_top(run, tmp_path):
+    made = PipelineStore(tmp_path / "store")
+    made.run_epoch(1)
+    ran = run("show", made.root)
+    lines = ran.out.splitlines()
+    assert lines[:2] == ["checkpoint  1 of pipeline orders", "epoch       1"]
+    assert lines[3].startswith("watermark   2026-01-01T00:01:19Z  (")
+    assert lines[3].endswith(" ago)")
+    assert lines[6] == "epoch 0     40 rows, 20.5 rows/s, 1.95 s"
+    assert "  hook      1  committed  at-least-once" in lines
+    assert "  Spark             4.0.0, batch 0" in lines
+    assert "{" not in ran.out  # nothing as a program would print it
+    details = lines.index("Details")
+    for technical in ("manifest", "written by", "pipeline hash", "workdir", "query id"):
+        assert [n for n, line in enumerate(lines) if line.strip().startswith(technical)] > [details]
+
+
+def test_watermarks_are_times_for_people_and_milliseconds_for_programs(run, tmp_path):
+    made = PipelineStore(tmp_path / "store")
+    made.run_epoch(1, source_watermarks={"orders": NOW, "clicks": NOW + 60_000})
+    ran = run("show", made.root)
+    assert "  clicks  2026-01-01T00:02:19Z  (" in ran.out
+    assert str(NOW) not in ran.out
+    found = run("show", made.root, "--json").data["manifest"]
+    assert (found["watermark"], found["source_watermarks"]["clicks"]) == (NOW, NOW + 60_000)
+    made.run_epoch(2, source_watermarks={"orders": NOW})
+    assert "Watermarks" not in run("show", made.root).out  # said already
+
+
+def test_offsets_of_another_epoch_are_marked(run, tmp_path):
+    store = holdfast.open_store(tmp_path)
+    behind = {"orders": ConnectorCheckpoint({"0": "17"}, 7)}
+    store.save(msgspec.structs.replace(manifest(1), source_offsets=behind))
+    assert "SOURCE PARTITION OFFSET EPOCH orders 0 17 7" in " ".join(run("show", tmp_path).out.split())
+
+
+def test_a_path_is_not_broken_at_a_narrow_terminal(tmp_path):
+    made = PipelineStore(tmp_path / "a-long-name-for-a-store-of-checkpoints")
+    made.run_epoch(1)
+    ran = at_terminal("show", made.root, columns=60, NO_COLOR="1")
+    assert f"{made.root}/checkpoints/checkpoint_000001/manifest.json" in ran.out

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 from cli_running import COMMAND, at_terminal, environment
@@ -13,6 +16,7 @@ from cli_running import COMMAND, at_terminal, environment
 import holdfast
 from checkpoint_stores import flip, manifest_path, tree
 from holdfast import SinkCommitStatus
+from holdfast.checkpoints.heartbeat import DEAD_AFTER, KEY, Heartbeat, beat
 from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects
 from pipeline_stores import NOW, PipelineStore
@@ -36,11 +40,12 @@ def test_it_tells_everything_that_the_store_knows(run, pipeline):
     ran = run("status", pipeline.root)
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    assert lines[:3] == ["pipeline    orders", "epoch       3", lines[2]]
-    assert lines[2].startswith("checkpoint  3, ")
+    assert lines[0] == "pipeline    orders"
+    assert lines[1] == "driver      unknown: driver-1 has given no sign of life"
+    assert lines[2] == "epoch       3"
+    assert lines[3].startswith("checkpoint  3, ")
     assert "generation 1, claimed by driver-1" in ran.out
-    assert "watermark   2026-01-01T00:01:19Z  (" in ran.out
-    assert "behind now)" in ran.out
+    assert re.search(r"^watermark   2026-01-01T00:01:19Z  \([\d,]+ days ago\)$", ran.out, re.MULTILINE)
     assert "epoch 2     40 rows, 20.5 rows/s, 1.95 s" in ran.out
     assert ["orders", "(json)", "logOffset", "3"] in words(ran.out)
     assert ["rates", "(table)", "version", "12"] in words(ran.out)
@@ -91,6 +96,44 @@ def test_a_driver_that_has_taken_over_and_done_nothing_yet(run, pipeline):
     ).out.replace("1 s ago", "just now")
 
 
+def give_sign(pipeline: PipelineStore, state: str = "running", *, age: float = 3.0, reason: str | None = None) -> None:
+    """A heartbeat of the first driver, so many seconds old."""
+    beat(pipeline.store.objects, Heartbeat(1, "driver-1", NOW, state, 0, reason))  # type: ignore[arg-type]
+    then = time.time() - age
+    os.utime(pipeline.root / KEY, (then, then))
+
+
+LONG = DEAD_AFTER * 10
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "expected", "words"),
+    [
+        ("running", 3.0, "running", "running on driver-1 since 2026-01-01T00:01:19Z, last seen "),
+        ("running", LONG, "dead", "dead: driver-1 ran since 2026-01-01T00:01:19Z and was last seen 10 min ago"),
+        ("stopped", LONG, "stopped", "stopped 10 min ago, on driver-1"),
+        ("failed", LONG, "failed", "failed 10 min ago, on driver-1: sink.ahead"),
+    ],
+)
+def test_whether_it_runs(run, pipeline, state, age, expected, words):
+    give_sign(pipeline, state, age=age, reason="sink.ahead" if state == "failed" else None)
+    assert run("status", pipeline.root).out.splitlines()[1].startswith(f"driver      {words}")
+    driver = run("status", pipeline.root, "--json").data["driver"]
+    assert (driver["state"], driver["generation"], driver["taken_over_by"]) == (expected, 1, None)
+    assert abs(driver["seen_ms"] - (time.time() - age) * 1000) < 30_000
+
+
+def test_a_driver_that_was_taken_over(run, pipeline):
+    give_sign(pipeline)
+    pipeline.store.claim("driver-2")
+    line = run("status", pipeline.root).out.splitlines()[1]
+    assert line.startswith("driver      fenced: driver-1, last seen ")
+    assert line.endswith(" ago, was taken over by driver-2")
+    data = run("status", pipeline.root, "--json").data
+    assert (data["driver"]["state"], data["driver"]["generation"], data["driver"]["taken_over_by"]) == ("fenced", 1, 2)
+    assert (data["lease"]["owner"], data["lease"]["holdfast"]) == ("driver-2", holdfast.__version__)
+
+
 @pytest.mark.parametrize("damage", ["manifest", "batch"])
 def test_a_damaged_newest_is_walked_past_and_said(run, pipeline, damage):
     if damage == "manifest":
@@ -135,7 +178,7 @@ def test_a_store_without_checkpoints(run, tmp_path):
     assert "no pipeline has finished an epoch here" in ran.err
     holdfast.open_store(tmp_path).claim("driver-1")
     ran = run("status", tmp_path)
-    assert ran.out.startswith("lease       generation 1, claimed by driver-1")
+    assert ran.out.splitlines()[1].startswith("lease       generation 1, claimed by driver-1")
     data = run("status", tmp_path, "--json").data
     assert (data["checkpoint"], data["resume"], data["lease"]["generation"]) == (None, None, 1)
 
@@ -179,6 +222,15 @@ def test_watching_in_a_pipe_is_a_line_at_a_time_until_it_is_interrupted(pipeline
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, "")
+
+
+def test_watching_in_a_pipe_says_whether_it_runs(pipeline):
+    give_sign(pipeline, age=LONG)
+    child = watching(pipeline.root, "--watch", "1s")
+    assert child.stdout
+    assert "  orders  dead  epoch 3  " in child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=60)[1] == ""
 
 
 def test_watching_as_json_is_a_document_per_line(pipeline):

@@ -108,7 +108,7 @@ def test_pointer_and_orphans_are_notes(run, store_dir):
 
 
 def test_warnings_are_said_once_with_the_ids(run, store_dir):
-    ran = run("verify", store_dir, "--vnode-count", 8)
+    ran = run("verify", store_dir, "--state-partitions", 8)
     assert ran.code == 0
     assert ran.err.count("vnode_count is 256") == 1
     assert "3, 2, 1" in ran.err

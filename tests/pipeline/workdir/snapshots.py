@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast import CheckpointManifest
@@ -12,7 +13,7 @@ from holdfast.pipeline.workdir.snapshot import (
     Snapshot,
     WorkdirSnapshotter,
 )
-from holdfast.sparkdir.state_files import files_for_batch
+from holdfast.sparkdir.state_files import files_for_batch, referred_names
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from workdir_files import OWNER, HandMade, HdfsState, RocksState
 
@@ -48,7 +49,7 @@ class Driver:
             wal_position=batch_id,
             is_incremental=is_child,
             parent_id=batch_id if is_child else None,
-            holdfast=HoldfastSection(batches=captured.batches, inherited=captured.inherited),
+            holdfast=HoldfastSection(batches=captured.batches, inherited=captured.inherited, live=captured.live),
         )
         self.store.save(found)
         self.newest = found
@@ -67,7 +68,12 @@ class Driver:
     def needed(self, batch_id: int) -> dict[str, bytes]:
         """What running a batch needs of the workdir as it is."""
         files = self.made.files()
-        return {path: files[path] for path in files_for_batch(files, batch_id, files.__getitem__)}
+        return {path: files[path] for path in files_for_batch(files, batch_id, names_in(files))}
+
+
+def names_in(files: Mapping[str, bytes]) -> Callable[[str], set[str]]:
+    """What the archives among these files refer to."""
+    return lambda path: referred_names(files[path], path)
 
 
 def restored(place: StoreUnderTest, found: CheckpointManifest, root: Path) -> dict[str, bytes]:

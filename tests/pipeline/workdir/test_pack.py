@@ -58,7 +58,8 @@ def test_packed_on_the_driver(place: StoreUnderTest, tmp_path: Path) -> None:
     files = {"offsets/0": b"v1", "state/0/0/1.delta": b"\x00\xff" * 40, "sources/0/0": b""}
     packed = pack_on_driver(place.open(), in_workdir(tmp_path / "w", files), sizes(files), 1)
     assert packed.keys() == files.keys()
-    (batch,) = set(packed.values())
+    (batch,) = {entry.batch for entries in packed.values() for entry in entries}
+    assert [entry.index for entries in packed.values() for entry in entries] == [0, 1, 2]
     assert (batch.key, batch.entries) == ("checkpoints/batch-000001.lz4", 3)
     assert place.all_keys() == [batch.key]
     opened = read_batch(place.objects, batch.key)
@@ -71,10 +72,12 @@ def test_packed_apart_where_there_is_much(
     monkeypatch.setattr(pack, "PACKED_TOGETHER", 1000)
     files = {f"state/0/{number}/1.delta": bytes([number]) * 400 for number in range(7)}
     packed = pack_on_driver(place.open(), in_workdir(tmp_path / "w", files), sizes(files), 3)
-    assert sorted({batch.key for batch in packed.values()}) == place.all_keys()
+    assert sorted({entry.batch.key for entries in packed.values() for entry in entries}) == place.all_keys()
     assert len(place.all_keys()) == 3
-    for path, batch in packed.items():
-        assert bytes(read_batch(place.objects, batch.key).read(path)) == files[path]
+    for path, (entry,) in packed.items():
+        opened = read_batch(place.objects, entry.batch.key)
+        assert list(opened.keys())[entry.index] == path
+        assert bytes(opened.read(path)) == files[path]
 
 
 def test_a_large_file_has_an_object_of_its_own(
@@ -83,9 +86,10 @@ def test_a_large_file_has_an_object_of_its_own(
     monkeypatch.setattr(pack, "PACKED_TOGETHER", 1000)
     files = {"a": b"small", "b": b"small", "c": b"l" * 1000, "d": b"small"}
     packed = pack_on_driver(memory.open(), in_workdir(tmp_path / "w", files), sizes(files), 3)
-    assert packed["a"] == packed["b"]
-    assert len({packed[name].key for name in "acd"}) == 3
-    assert packed["c"].entries == 1
+    batches = {path: entry.batch for path, (entry,) in packed.items()}
+    assert batches["a"] == batches["b"]
+    assert len({batches[name].key for name in "acd"}) == 3
+    assert batches["c"].entries == 1
 
 
 def test_nothing_to_pack(place: StoreUnderTest, tmp_path: Path) -> None:

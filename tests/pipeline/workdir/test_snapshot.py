@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from snapshots import Driver, restored
 
 from holdfast import CheckpointStore
-from holdfast.checkpoints.manifest import BatchObject
-from holdfast.errors import Corrupt
+from holdfast.checkpoints.manifest import BatchEntry, BatchObject
+from holdfast.errors import Corrupt, Invalid
+from holdfast.pipeline.workdir.entries import Entries
 from holdfast.pipeline.workdir.pack import pack_on_driver
 from holdfast.pipeline.workdir.restore import compare, restore
 from holdfast.pipeline.workdir.snapshot import (
@@ -26,9 +27,10 @@ from holdfast.pipeline.workdir.snapshot import (
     choose_compaction,
 )
 from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.sparkdir.directory import FileStamp, LocalDirectory
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest
 from places import MemoryPlace
-from workdir_files import OWNER, HdfsState, RocksState, archive
+from workdir_files import OWNER, HdfsState, RocksState, archive, operator_metadata, without
 
 # Only what is new
 
@@ -141,7 +143,7 @@ def test_going_on_after_a_rebuild(driver: Driver) -> None:
 
 
 def held(size: int, key: str, entries: int) -> FileLocation:
-    return FileLocation(BatchObject(key, 1, "", entries), size, (size, 0))
+    return FileLocation((BatchEntry(BatchObject(key, 1, "", entries), 0),), size, FileStamp(size, 0))
 
 
 KIB = 1 << 10
@@ -186,10 +188,10 @@ def test_repacking_keeps_to_its_budget(files: list[tuple[int, int, int]], new_by
     }
     chosen = choose_compaction(holdings, new_bytes)
     assert sum(holdings[path].size for path in chosen) <= max(COMPACTED_AT_LEAST, new_bytes * COMPACTED_SHARE)
-    for key in {holdings[path].batch.key for path in chosen}:
-        alive = {path for path, holding in holdings.items() if holding.batch.key == key}
+    for batch in {entry.batch for path in chosen for entry in holdings[path].entries}:
+        alive = {path for path, holding in holdings.items() if holding.entries[0].batch.key == batch.key}
         assert alive <= chosen
-        assert len(alive) <= holdings[next(iter(alive))].batch.entries * MOSTLY_DEAD
+        assert len(alive) <= batch.entries * MOSTLY_DEAD
 
 
 def test_repacking_lets_the_first_object_go(place: StoreUnderTest, tmp_path: Path) -> None:
@@ -231,6 +233,123 @@ def test_a_hundred_epochs(request: pytest.FixtureRequest, tmp_path: Path, medium
     assert place.open_later().cleanup_orphans() == 0
 
 
+def test_an_archive_that_nothing_needs_any_more_comes_along_in_an_old_object(driver: Driver) -> None:
+    """Its object is kept for another file, the files that it refers to are gone. Two archives were not needed."""
+    made = driver.made
+    made.partitions = 1
+    made.write("state/0/_metadata/metadata", operator_metadata("default", partitions=1))
+    driver.epoch(0)
+    made.write("state/0/0/SSTs/old.sst", b"o")
+    made.write("state/0/0/1_a.zip", archive("old.sst"))
+    driver.epoch(1)
+    made.write("state/0/0/SSTs/large.sst", os.urandom(2 * COMPACTED_AT_LEAST))
+    made.write("state/0/0/2_b.zip", archive("old.sst", "large.sst"))
+    driver.epoch(2)
+    made.write("state/0/0/SSTs/new.sst", b"n")
+    made.write("state/0/0/3_c.zip", archive("new.sst", "large.sst"))
+    for gone in ("1_a.zip", "2_b.zip", "SSTs/old.sst"):
+        made.remove(f"state/0/0/{gone}")
+    captured = driver.epoch(3)
+    inherited = [path for batch in captured.inherited for path in driver.stored()[batch.key]]
+    assert "state/0/0/2_b.zip" in inherited
+    assert "state/0/0/SSTs/old.sst" not in inherited
+    expected = driver.needed(3)
+    assert compare(made.workdir, driver.place.objects, driver.load(3)).difference is None
+    assert restored(driver.place, driver.load(3), made.root.parent / "again") == expected
+
+
+def test_each_partition_has_its_own_version(memory: MemoryPlace, tmp_path: Path) -> None:
+    """By the state that is captured: an aggregate over all rows has one partition, whatever the settings say."""
+    driver = Driver(memory, tmp_path / "work")
+    state = HdfsState(driver.made, partitions=3)
+    versions = [driver.epoch(batch, state).partition_versions for batch in range(3)]
+    assert versions == [[], [1, 1, 1], [2, 2, 2]]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_the_compacted_log_of_a_source_travels_once(memory: MemoryPlace, tmp_path: Path, partitions: int) -> None:
+    """It has every file that the source has ever read, and is replaced by the next one soon."""
+    driver = Driver(memory, tmp_path / "work", max_retained=None)
+    states = [HdfsState(driver.made, partitions=partitions)] if partitions else []
+    for batch in range(32):
+        name = f"{batch}.compact" if batch % 10 == 9 else f"{batch}"
+        driver.made.write(f"sources/0/{name}", b"x" * 100 * (batch + 1))
+        captured = driver.epoch(batch, *states)
+        assert len(captured.inherited) <= 14
+    written = [path for paths in driver.stored().values() for path in paths if path.endswith(".compact")]
+    assert sorted(written) == [f"sources/0/{batch}.compact" for batch in (19, 29, 9)]
+    assert restored(memory, driver.load(31), tmp_path / "again") == driver.needed(31)
+
+
+# Without a listing
+
+
+@pytest.fixture
+def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One item for each time that a whole workdir is listed."""
+    found: list[str] = []
+    files = LocalDirectory.files
+    monkeypatch.setattr(LocalDirectory, "files", lambda self: found.append("listed") or files(self))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["stateless", "hdfs", "rocks"])
+def test_most_epochs_need_no_listing(memory: MemoryPlace, tmp_path: Path, listings: list[str], kind: str) -> None:
+    driver = Driver(memory, tmp_path / "work")
+    states: list[HdfsState | RocksState] = []
+    if kind != "stateless":
+        states = [RocksState(driver.made) if kind == "rocks" else HdfsState(driver.made, snapshot_every=3, keep=5)]
+    for batch in range(14):
+        driver.made.write(f"sources/0/{batch}", f"file {batch}")
+        driver.epoch(batch, *states)
+        files = restored(memory, driver.load(batch), tmp_path / f"again-{batch}")
+        assert files.keys() == without(driver.needed(batch), f"state/0/0/{batch + 1}.snapshot").keys()
+    assert len(listings) == (2 if states else 1)  # the first epoch, and the first one that has state
+
+
+def test_what_is_not_as_expected_is_listed(memory: MemoryPlace, tmp_path: Path, listings: list[str]) -> None:
+    """Spark goes over to another kind of file: nothing is missed."""
+    driver = Driver(memory, tmp_path / "work")
+    made = driver.made
+    made.partitions = 1
+    made.write("state/0/_metadata/metadata", operator_metadata("default", partitions=1))
+    driver.epoch(0)
+    for batch, name in ((1, "1.delta"), (2, "2.delta"), (3, "3.snapshot"), (4, "4.delta")):
+        made.write(f"state/0/0/{name}", f"state {batch}")
+        listings.clear()
+        driver.epoch(batch)
+        assert bool(listings) == (batch != 2)
+        assert restored(memory, driver.load(batch), tmp_path / f"again-{batch}") == driver.needed(batch)
+
+
+# State that is not there
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("lost", ["state/0/1", "state/0/0"])
+def test_state_that_the_metadata_name_is_missed(memory: MemoryPlace, tmp_path: Path, batch: int, lost: str) -> None:
+    """Also in the first epoch with state, when nothing of it has been captured before."""
+    driver = Driver(memory, tmp_path / "work")
+    state = HdfsState(driver.made)
+    for number in range(batch):
+        driver.epoch(number, state)
+    driver.made.remove(f"{lost}/{batch}.delta")
+    driver.made.plan(batch)
+    with pytest.raises(Corrupt, match=f"{lost}, version {batch}") as found:
+        driver.snapshotter.snapshot(batch, batch + 1)
+    assert found.value.code == "workdir.incomplete"
+
+
+def test_metadata_of_a_spark_to_come_are_refused(memory: MemoryPlace, tmp_path: Path) -> None:
+    driver = Driver(memory, tmp_path / "work")
+    driver.made.write("state/0/_metadata/metadata", operator_metadata("default", version="v3"))
+    driver.epoch(0)
+    driver.made.plan(1)
+    with pytest.raises(Invalid) as found:
+        driver.snapshotter.snapshot(1, 2)
+    assert found.value.code == "workdir.log-format"
+
+
 # Files that come and go while they are captured
 
 
@@ -243,7 +362,7 @@ class Packings:
 
     def __call__(
         self, store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int
-    ) -> dict[str, BatchObject]:
+    ) -> dict[str, Entries]:
         self.calls += 1
         next(self._actions, lambda: None)()
         return pack_on_driver(store, workdir, files, epoch)

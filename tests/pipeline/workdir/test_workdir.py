@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,41 @@ def test_siblings_are_beside_it_and_new(tmp_path: Path) -> None:
     assert one != other
     assert {one.parent, other.parent} == {tmp_path / "deep"}
     assert all(path.name.startswith(".work.rebuild-") for path in (one, other))
+
+
+# Where it cannot be replaced
+
+
+def test_a_symbolic_link_is_refused_with_its_target(tmp_path: Path) -> None:
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "work").symlink_to(tmp_path / "large disk")
+    with pytest.raises(Invalid, match="a symbolic link to") as caught:
+        Workdir(tmp_path / "work").check_replaceable()
+    assert caught.value.code == "workdir.not-replaceable"
+    assert str(tmp_path / "large disk") in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize("kind", ["a disk of its own", "a part of the same disk"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_mount_point_is_refused(kind: str, tmp_path: Path) -> None:
+    place, other = tmp_path / "the work", tmp_path / "other"
+    place.mkdir()
+    other.mkdir()
+    mount = ["mount", "-t", "tmpfs", "none"] if kind == "a disk of its own" else ["mount", "--bind", str(other)]
+    script = (
+        "from holdfast.pipeline.workdir.workdir import Workdir, is_mount_point\n"
+        "import pathlib, sys\n"
+        "place = pathlib.Path(sys.argv[1])\n"
+        "assert not is_mount_point(place / 'inside') and not is_mount_point(place.parent)\n"
+        "try:\n    Workdir(place).check_replaceable()\n"
+        "except Exception as error:\n    print(error.code, error.next_step)\n"
+    )
+    command = ["unshare", "--mount", "sh", "-c", '"$@"; exec "$PYTHON" -c "$SCRIPT" "$PLACE"', "sh", *mount, str(place)]
+    environment = {**os.environ, "PYTHON": sys.executable, "SCRIPT": script, "PLACE": str(place)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("workdir.not-replaceable pass a directory inside it"), done.stderr
+
+
+def test_a_directory_and_nothing_are_fine(tmp_path: Path) -> None:
+    Workdir(tmp_path / "not there").check_replaceable()
+    Workdir(tmp_path).check_replaceable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,8 @@ class InTables(Projection):
             view.put(b"never", b"mind")
 
 
-def opened(place: Path) -> ProjectionStore:
-    return ProjectionStore(
-        CountedStore(open_kv(f"sqlite://{place}", SCHEMA, "shared")), clock=lambda: NOW, ids=lambda: "id"
-    )
+def opened(place: Path, clock: Callable[[], float] = lambda: NOW) -> ProjectionStore:
+    return ProjectionStore(CountedStore(open_kv(f"sqlite:///{place}", SCHEMA, "shared")), clock=clock, ids=lambda: "id")
 
 
 def fill(store: ProjectionStore, events: int, *, first: int = 0, streams: int = 9, bad: int = 0) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite://{tmp_path}/events.db"
+    return f"sqlite:///{tmp_path}/events.db"
 
 
 @pytest.fixture

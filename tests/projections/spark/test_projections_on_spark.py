@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -13,11 +14,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import projection_lives
 import pytest
-from ledgers import LETTERS, ByAmount, InTables, Ledger, Sums, copied, fill, in_process, kept, opened
+from ledgers import LETTERS, NOW, ByAmount, InTables, Ledger, Sums, copied, fill, in_process, kept, opened
 
-from holdfast.base.steps import observe
+from holdfast.base.steps import observe, observed_by
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.projections import Event, OnError, Projection, ProjectionStore, View, keys, open_projections, state
+from holdfast.projections import (
+    Event,
+    OnError,
+    Projection,
+    ProjectionStore,
+    ProjectionWorker,
+    View,
+    keys,
+    open_projections,
+    state,
+)
 from holdfast.projections import ProjectionRunner as InProcess
 from holdfast.projections.spark.executor import GroupView
 from holdfast.projections.spark.merge import GroupResult, MergedResult, StreamRange
@@ -106,6 +117,50 @@ def test_it_stops_where_one_process_stops(pair: Callable[..., Pair]) -> None:
     both.check()
 
 
+def test_attempts_are_counted_in_the_store_and_nothing_sleeps(spark: SparkSession, tmp_path: Path) -> None:
+    """On Spark, in process and on Spark again: one series of attempts, each only when the event is due."""
+    now = NOW
+    store = opened(tmp_path / "events.db", clock=lambda: now)
+    fill(store, 30, bad=11)
+    policy = OnError(retries=2, wait=3.0, then="dead-letter")
+    on_spark = ProjectionRunner(store, spark, on_error=policy)
+
+    def attempt(runner: InProcess) -> tuple[int, int | None, int]:
+        done = runner.catch_up_persistent(Ledger(), wait=False)
+        return done.position, done.failed and done.failed.attempts, done.dead_lettered
+
+    assert attempt(on_spark) == (10, 1, 0)
+    assert store.load_projection_checkpoint("ledger").cursors != {}
+    seen: list[str] = []
+    with observed_by(lambda name, _phase, _seconds: seen.append(name)):
+        assert attempt(on_spark) == (10, 1, 0)  # not due
+    assert seen == []
+    now += 3
+    assert attempt(InProcess(store, on_error=policy)) == (10, 2, 0)
+    now += 6
+    worker = ProjectionWorker(on_spark, [Ledger()])  # it gives the first bad event up, and comes to the second
+    assert not worker.turn()
+    health = worker.health().projections["ledger"]
+    assert (health.state, health.position) == ("retrying", 21)
+    assert [(letter.position, letter.attempts) for letter in store.dead_letters("ledger")] == [(11, 3)]
+    assert attempt(ProjectionRunner(store, spark, on_error=OnError(retries=0, then="dead-letter"))) == (30, None, 1)
+    assert [letter.attempts for letter in store.dead_letters("ledger")] == [3, 2]
+
+
+def test_an_event_that_failed_is_tried_alone(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise each attempt at one of many bad events would handle all the others of the batch, too."""
+    with opened(tmp_path / "events.db") as store, caplog.at_level(logging.DEBUG, "holdfast.steps"):
+        fill(store, 40, bad=11)
+        ProjectionRunner(store, spark, on_error=LETTERS).catch_up_persistent(Ledger())
+        assert len(store.dead_letters("ledger")) == 3
+    steps: list[Any] = [record.args for record in caplog.records]
+    sizes = [details["events"] for name, _phase, _seconds, details in steps if name == "projection.handle"]
+    # All of them, the first attempt at the first bad one; then the events between, and the other five attempts.
+    assert sorted(sizes, reverse=True) == [40, 10, 10, 10, 7, 1, 1, 1, 1, 1]
+
+
 def test_cursors_that_were_set_by_hand_are_honoured(pair: Callable[..., Pair]) -> None:
     def prepare(store: ProjectionStore) -> None:
         fill(store, 30)
@@ -174,7 +229,7 @@ def test_a_batch_is_one_commit_of_what_changed(spark: SparkSession, tmp_path: Pa
 
 def test_another_runner_that_commits_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "p.db"
-    with opened(place) as store, open_projections(f"sqlite://{place}") as other:
+    with opened(place) as store, open_projections(f"sqlite:///{place}") as other:
         fill(store, 40)
         seen: list[str] = []
 
@@ -388,31 +443,34 @@ def test_spans_of_a_stream_in_several_groups() -> None:
 @pytest.mark.crash
 @pytest.mark.slow
 def test_killed_at_every_step(spark: SparkSession, tmp_path: Path) -> None:
-    """Of a batch with events that are put aside. Nothing is handled twice, and nothing is missing."""
+    """Of the attempts at an event that is put aside: the count survives, nothing is handled twice or missing."""
     events = tmp_path / "events.db"
     with opened(events) as store:
-        fill(store, 40, bad=7)
-    folds = {position: fold(events, position) for position in (20, 40)}
-    half = tmp_path / "fold-20.db"
+        fill(store, 29, bad=29)
+    folds = {position: fold(events, position) for position in (28, 29)}
+    before = tmp_path / "fold-28.db"
     seen: list[str] = []
-    with opened(copied(half, "recorded.db")) as store:
+    with opened(copied(before, "recorded.db")) as store:
         stop = observe(lambda name, phase, _: seen.append(f"{name} {phase}"))
         projection_lives.catch_up(store, spark)
         stop()
-        assert kept(store) == folds[40]
+        assert kept(store) == folds[29]
     assert seen[1] == "projection.handle end"
-    names = [copied(half, f"{number}.db").name for number in range(len(seen))]
+    names = [copied(before, f"{number:02}.db").name for number in range(len(seen))]
     held_at = {name: number for number, name in enumerate(names)}
     lives = Path(projection_lives.__file__)
     run = kill_at(f"{lives}:held_together", projection_lives.ALL_HELD, timeout=240, root=str(tmp_path), held_at=held_at)
     assert run.killed
     assert sorted(run.acknowledged) == [f"{name} {event}" for name, event in zip(names, seen, strict=True)]
-    committed = seen.index("sqlite.commit end")
+    counted, committed = (at for at, event in enumerate(seen) if event == "sqlite.commit end")
     for number, name in enumerate(names):
         with opened(tmp_path / name) as store:
-            assert kept(store) == folds[20 if number < committed else 40]
+            assert kept(store) == folds[28 if number < committed else 29]
+            found = state.read(store.kv, state.live_build("ledger").key, store.address)
+            assert found is not None
+            assert (found.failed is not None) == (counted <= number < committed)
             projection_lives.catch_up(store, spark)
-            assert kept(store) == folds[40]
+            assert kept(store) == folds[29]
 
 
 def fold(untouched: Path, position: int) -> dict[str, Any]:

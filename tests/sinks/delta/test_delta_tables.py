@@ -219,6 +219,31 @@ def test_nulls_where_the_table_takes_none(spark: SparkSession, root: Path, key: 
     assert read(root) == [{"id": 1, "name": "one"}]
 
 
+@pytest.mark.parametrize("key", [None, "an.id"], ids=["append", "merge"])
+def test_rows_that_would_be_refused_are_told_apart(spark: SparkSession, root: Path, key: str | None) -> None:
+    create(root, field("an.id"), field("name", "string", nullable=False), field("more", "string"))
+    rows = [(1, "one", None), (2, None, "x"), (None, "three", "x")]
+    frame = spark.createDataFrame(rows, "`an.id` bigint, name string, more string")
+    sink = DeltaSink(root, key)
+    sink.prepare(frame.schema, delivery(0))
+    reason = sink.refused(frame)
+    assert reason is not None
+    assert [row[0] for row in frame.select(reason).collect()] == [
+        None,
+        "column 'name' is null",
+        "key column 'an.id' is null" if key else None,
+    ]
+    deliver(sink, frame.where(reason.isNull()))
+    assert [row["name"] for row in read(root)] == (["one"] if key else ["one", "three"])
+
+
+def test_a_table_that_refuses_no_row(spark: SparkSession, root: Path) -> None:
+    frame = spark.createDataFrame([(1,)], "id bigint")
+    sink = DeltaSink(root)
+    sink.prepare(frame.schema, delivery(0))
+    assert sink.refused(frame) is None
+
+
 def test_new_table_is_nullable_and_without_sparks_metadata(spark: SparkSession, root: Path) -> None:
     frame = spark.range(1).selectExpr("id", "named_struct('a', 1) as s", "array(1) as l", "map('k', 1) as m")
     frame = frame.withMetadata("id", {"spark.watermarkDelayMs": 5})

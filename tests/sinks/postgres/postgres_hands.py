@@ -18,6 +18,7 @@ from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import Delivery, Descriptor
 
 ATTEMPTS = itertools.count(100)
+ROWS = [(1, "one"), (2, "two"), (3, "three")]
 SIMPLE = StructType().add("id", "long").add("name", "string")
 
 
@@ -110,3 +111,11 @@ def staging_tables(dsn: str) -> list[str]:
     return ask(
         dsn, "SELECT relname FROM pg_class WHERE starts_with(relname::text, 'holdfast_staged_') AND relkind = 'r'"
     )
+
+
+def rows(dsn: str) -> list[Any]:
+    return ask(dsn, "SELECT id, name FROM out ORDER BY id, name")
+
+
+def commits(dsn: str) -> list[Any]:
+    return ask(dsn, "SELECT pipeline, sink, lineage, epoch, generation, target, row_count FROM holdfast_commits")

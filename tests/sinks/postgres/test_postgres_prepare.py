@@ -252,5 +252,5 @@ class TestPermissions:
         ask(dsn, f"GRANT CREATE ON SCHEMA public TO {self.name}; GRANT SELECT, INSERT, UPDATE ON out TO {self.name}")
         with pytest.raises(Invalid, match="holdfast_commits"):
             opened(role, "out", "id")
-        ask(dsn, f"GRANT SELECT, INSERT ON holdfast_commits TO {self.name}")
+        ask(dsn, f"GRANT SELECT, INSERT, DELETE ON holdfast_commits TO {self.name}")
         opened(role, "out", "id")

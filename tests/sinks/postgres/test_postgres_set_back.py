@@ -189,7 +189,7 @@ def test_commit_rows_of_an_earlier_release_and_another_role(dsn: str, pg_server:
     ask(
         dsn,
         f"CREATE ROLE {role} LOGIN PASSWORD 'writers-secret'; GRANT CREATE ON SCHEMA public TO {role}; "
-        f"GRANT SELECT, INSERT ON out, holdfast_commits TO {role}",
+        f"GRANT SELECT, INSERT ON out TO {role}; GRANT SELECT, INSERT, DELETE ON holdfast_commits TO {role}",
     )
     theirs = pg_server.dsn(database, user=role, password="writers-secret")
     with pytest.raises(Invalid) as refused:

@@ -93,7 +93,7 @@ def test_in_a_rollback(dsn: str) -> None:
     sink = opened(dsn, key="id")
     descriptor = stage(sink, ROWS, at(1))
     with frozen(dsn, "rollback", descriptor) as driver:
-        assert sink.recover(at(0, generation=2), None) == SinkProgress()
+        assert sink.recover(at(1, generation=2), None) == SinkProgress()
         assert staging_tables(dsn) == []
         assert ending(driver).startswith("Unavailable")
 

@@ -6,12 +6,33 @@ import contextlib
 import select
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from holdfast.base.steps import Phase, observe
+
 Cut = Literal["request", "reply", "late"]
 """The request never arrives; it arrives and the reply is lost; the client gives up on it, and it arrives later."""
+
+
+@contextlib.contextmanager
+def interrupted_at(name: str, phase: Phase) -> Iterator[None]:
+    """^C at the first moment of this kind."""
+    is_left = True
+
+    def interrupt(step: str, at: Phase, _: float) -> None:
+        nonlocal is_left
+        if is_left and (step, at) == (name, phase):
+            is_left = False
+            raise KeyboardInterrupt
+
+    stop = observe(interrupt)
+    try:
+        yield
+    finally:
+        stop()
 
 
 class CutLine:

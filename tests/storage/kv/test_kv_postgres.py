@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
+import signal
+import string
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from cut_lines import CutLine
+from cut_lines import CutLine, interrupted_at
 from psycopg import sql
 
+from holdfast.base.steps import Phase
 from holdfast.errors import Conflict, Corrupt, Fenced, Invalid, NotFound, OutcomeUnknown, Unavailable
 from holdfast.index.records import SCHEMA
+from holdfast.projections import NewEvent, open_projections
+from holdfast.projections.keys import SCHEMA as EVENTS
 from holdfast.storage.kv import postgres as subject
 from holdfast.storage.kv import postgres_reader, postgres_tables
 from holdfast.storage.kv.postgres import PostgresStore
 from holdfast.storage.kv.postgres_reader import PostgresReader
 from holdfast.storage.kv.postgres_server import connect, parse
-from holdfast.storage.kv.store import WriteBatch
+from holdfast.storage.kv.store import Schema, WriteBatch
 from servers.postgres import PASSWORD, PostgresServer
 
 A: WriteBatch = {"results": {b"a": b"1"}, "meta": {b"m": b"1"}}
@@ -128,6 +138,29 @@ def test_opening_beside_a_transaction_that_does_not_end(url: str, monkeypatch: p
         assert contents(first) == AFTER_A
 
 
+@pytest.mark.parametrize("size", ["large", "small"])
+@pytest.mark.parametrize("schema", [SCHEMA, EVENTS], ids=["index", "store"])
+def test_opening_beside_a_process_that_is_frozen_within_its_transaction(
+    kv_dsn: str, schema: Schema, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frozen one's session is ended, and the next gets in; waking up, the frozen one has committed nothing."""
+    monkeypatch.setattr(postgres_tables, "PRELUDE", postgres_tables.PRELUDE.replace("'10s'", "'3s'"))
+    url = f"{kv_dsn}&{schema.kind}={uuid.uuid4().hex}"
+    command = [sys.executable, str(Path(__file__).with_name("postgres_frozen.py")), url, schema.kind, size]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as frozen:
+        try:
+            assert os.WIFSTOPPED(os.waitpid(frozen.pid, os.WUNTRACED)[1])
+            with contextlib.closing(PostgresStore(url, schema, idle_timeout="1s")) as second:
+                commit(second, {"meta": {b"m": b"2"}})
+                frozen.send_signal(signal.SIGCONT)
+                # Fenced by the token, unless the server had ended its session before.
+                told = ("Unavailable",) if size == "large" else ("Fenced", "Unavailable")
+                assert frozen.communicate(timeout=60)[0].startswith(told)
+                assert list(second.scan("meta", b"", None)) == [(b"m", b"2")]
+        finally:
+            frozen.kill()
+
+
 def test_indexes_of_one_database_are_apart(url: str) -> None:
     with opened(url) as first, opened(url + "x") as second:
         commit(first, A)
@@ -202,6 +235,37 @@ def test_settling_loses_its_own_replies_too(through: str, cut_line: CutLine) -> 
         assert cut_line.cuts == 0
         commit(store, B)
         assert contents(store) == AFTER_B
+
+
+@pytest.mark.parametrize("cut", ["reply", "request", "late"])
+@pytest.mark.parametrize("phase", ["begin", "end"])
+def test_interrupted_while_a_lost_reply_is_settled(through: str, cut_line: CutLine, cut: Any, phase: Phase) -> None:
+    """The store is intact, and so is the handle: the next commit finds out what was applied."""
+    with opened(through) as store:
+        commit(store, A)
+        cut_line.cut, cut_line.cuts = cut, 1
+        for _ in range(2):
+            with interrupted_at("postgres.settle", phase), pytest.raises(KeyboardInterrupt):
+                commit(store, B)
+        assert contents(store) == (AFTER_B if cut == "reply" else AFTER_A)
+        commit(store, B)
+        if cut == "late":
+            cut_line.deliver()
+        assert contents(store) == AFTER_B
+        commit(store, A)
+        assert store.get("results", b"a") == b"1"
+
+
+def test_interrupted_while_a_lost_reply_is_settled_and_then_fenced(through: str, cut_line: CutLine) -> None:
+    with opened(through) as store:
+        cut_line.cuts = 1
+        with interrupted_at("postgres.settle", "begin"), pytest.raises(KeyboardInterrupt):
+            commit(store, A)
+        with opened(through) as rival:
+            for _ in range(2):
+                with pytest.raises(Fenced):
+                    commit(store, B)
+            assert contents(rival) == AFTER_A
 
 
 def test_server_that_stays_away(through: str, cut_line: CutLine) -> None:
@@ -279,6 +343,29 @@ def test_interrupted_while_waiting_for_the_reply(url: str, monkeypatch: pytest.M
 
 
 # Transactions.
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, EVENTS], ids=["index", "store"])
+def test_the_longest_key_whatever_it_holds(kv_dsn: str, schema: Schema) -> None:
+    """PostgreSQL compresses the entries of an index: what these bytes do not let it do."""
+    url = f"{kv_dsn}&{schema.kind}={uuid.uuid4().hex}"
+    with contextlib.closing(PostgresStore(url, schema)) as store:
+        longest = random.Random(17).randbytes(postgres_tables.MAX_KEY)
+        commit(store, {"meta": {longest: b"v"}})
+        with pytest.raises(Invalid) as caught:
+            commit(store, {"meta": {longest + b"12345678": b"v", b"beside": b""}})
+        assert caught.value.code == f"{schema.kind}.key-too-long"
+        assert list(store.scan("meta", b"", None)) == [(longest, b"v")]
+
+
+def test_long_name_of_a_stream_is_refused_in_our_words(kv_dsn: str) -> None:
+    with open_projections(f"{kv_dsn}&store={uuid.uuid4().hex}") as store:
+        fits = "".join(random.Random(17).choices(string.ascii_letters, k=2600))
+        store.append(fits, [NewEvent("paid", {})])
+        with pytest.raises(Invalid, match="names of a stream") as caught:
+            store.append(fits + fits, [NewEvent("paid", {})])
+        assert caught.value.code == "store.key-too-long"
+        assert [event.stream for event in store.read_all()] == [fits]
 
 
 def test_session_larger_than_what_is_held_and_later_changes_win(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from cut_lines import CutLine
+from cut_lines import CutLine, interrupted_at
 
+from holdfast.base.steps import Phase
 from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.index.records import SCHEMA
 from holdfast.storage.kv import redis_layout
@@ -264,12 +266,48 @@ def test_lost_reply_settled_after_a_rival_has_opened(valkey: ValkeyServer, cut_l
             commit(store, A)
             before, after = store._committer._token, b"after"
             with opened(url):
-                ours = {before: applied, after: not applied}
+                store._committer._in_doubt = {before: applied, after: not applied}
                 if applied:
-                    store._committer._settle(ours, cut)
+                    store._committer._settle(cut)
                 else:
                     with pytest.raises(Fenced):
-                        store._committer._settle(ours, cut)
+                        store._committer._settle(cut)
+                with pytest.raises(Fenced):
+                    commit(store, B)
+
+
+@pytest.mark.parametrize("cut", ["reply", "request", "late"])
+@pytest.mark.parametrize("phase", ["begin", "end"])
+def test_interrupted_while_a_lost_reply_is_settled(
+    valkey: ValkeyServer, cut_line: CutLine, cut: Any, phase: Phase
+) -> None:
+    """The store is intact, and so is the handle: the next commit finds out what was applied."""
+    with opened(valkey.url(uuid.uuid4().hex, port=cut_line.port)) as store:
+        commit(store, A)
+        cut_line.cut, cut_line.cuts = cut, 1
+        for _ in range(2):
+            with interrupted_at("redis.settle", phase), pytest.raises(KeyboardInterrupt):
+                commit(store, B)
+        assert contents(store) == (AFTER_B if cut == "reply" else AFTER_A)
+        commit(store, B)
+        if cut == "late":
+            cut_line.deliver(b"*-1\r\n")
+        assert contents(store) == AFTER_B
+        commit(store, A)
+        assert store.get("results", b"a") == b"1"
+
+
+def test_interrupted_while_a_lost_reply_is_settled_and_then_fenced(valkey: ValkeyServer, cut_line: CutLine) -> None:
+    url = valkey.url(uuid.uuid4().hex, port=cut_line.port)
+    with opened(url) as store:
+        cut_line.cuts = 1
+        with interrupted_at("redis.settle", "begin"), pytest.raises(KeyboardInterrupt):
+            commit(store, A)
+        with opened(url) as rival:
+            for _ in range(2):
+                with pytest.raises(Fenced):
+                    commit(store, B)
+            assert contents(rival) == AFTER_A
 
 
 def test_connections_that_the_server_dropped(valkey: ValkeyServer, client: Any) -> None:

@@ -12,6 +12,7 @@ from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects, ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.suite import Abilities, ObjectsConformance
 from places import DyingDisk
+from servers.gcs import GcsServer
 from servers.s3 import S3Server
 
 
@@ -57,6 +58,18 @@ class TestS3(ObjectsConformance):
     def place(self, s3_server: S3Server) -> None:
         self.url = f"s3://{s3_server.new_bucket()}/some/prefix"
         self.options = s3_server.options
+
+    def open(self) -> ObjectStore:
+        return open_objects(self.url, options=self.options)
+
+
+class TestGoogle(ObjectsConformance):
+    abilities = Abilities(leftovers=False)
+
+    @pytest.fixture(autouse=True)
+    def place(self, google: GcsServer) -> None:
+        self.url = f"gs://{google.new_bucket()}/some/prefix"
+        self.options = google.options
 
     def open(self) -> ObjectStore:
         return open_objects(self.url, options=self.options)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
+import obstore
 import pytest
 
-from holdfast.storage.objects.retry import NO_MORE_AFTER, TRIES, Unanswered, failure_of, send
+from holdfast.storage.objects import open_objects
+from holdfast.storage.objects.retry import NO_MORE_AFTER, TRIES, Unanswered, check_release, failure_of, send
 
 
 class Taken(Exception):
@@ -47,6 +51,7 @@ def replies(*script: object) -> tuple[list[object], object]:
         (status(500), "unknown"),
         (status(503), "unknown"),
         (RuntimeError(str(status(503)) + "<p>status: 403</p>"), "unknown"),
+        (status(408), "unknown"),
         (status(403), "refused"),
         (status(404), "refused"),
         (RuntimeError("nothing known about it"), "unknown"),
@@ -63,8 +68,9 @@ def test_how_far_a_request_got(error: Exception, expected: str) -> None:
         [RuntimeError(CONNECT), "tag"],
         [status(503), RuntimeError(DROPPED), "tag"],
         [status(409, Taken), "tag"],
+        [status(429), status(429), "tag"],
     ],
-    ids=["at once", "after no connection", "after lost replies", "after a conflict that passed"],
+    ids=["at once", "after no connection", "after lost replies", "after a conflict that passed", "after a rate limit"],
 )
 def test_a_write_that_gets_through(script: list[object]) -> None:
     left, write = replies(*script)
@@ -123,3 +129,17 @@ def test_slow_failures_are_not_repeated_for_ever() -> None:
     with pytest.raises(Unanswered):
         send(write, (Taken,), clock=clock, pause=lambda _: None)
     assert len(left) == 1
+
+
+def test_errors_of_another_release_are_announced_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_release.cache_clear()
+    open_objects("s3://bucket/x", options={"region": "us-east-1"})
+    assert caplog.records == [], "the release that the tests run with is the one that was read"
+    monkeypatch.setattr(obstore, "__version__", "0.120.3")
+    for _ in range(2):
+        open_objects("s3://bucket/x", options={"region": "us-east-1"})
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("holdfast.objects", logging.WARNING)
+    assert "obstore 0.120.3 is installed; its errors are read as those of 0.12." in record.getMessage()

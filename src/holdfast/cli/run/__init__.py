@@ -1,1 +1,1 @@
-"""`holdfast run`: a pipeline's file, run and watched."""
+"""`holdfast run`: run a pipeline's file, and watch it."""

@@ -1,7 +1,7 @@
 """Collects everything that a run reports in one queue, which one thread shows.
 
-Events come from the thread that runs the pipeline and from signal handlers, which may interrupt any line: nothing may
-be printed there. Putting into a `SimpleQueue` is safe everywhere.
+Events come from the thread that runs the pipeline and from signal handlers, which may interrupt any line: printing
+there is not safe. Putting into a `SimpleQueue` is safe everywhere.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ TICK = 0.25
 OUT, ERR = 1, 2
 CHUNK = 1 << 16
 LONGEST_LINE = 1 << 20
+MOST_WAITING = 10_000
+"""Events and lines that may wait for the screen. More are dropped: a screen never stops a pipeline."""
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -45,19 +47,21 @@ class Listening:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._said: queue.SimpleQueue[Event | _Step | _End | str] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Event | _Step | _End | str] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._show, name="holdfast-screen", daemon=True)
+        self._is_shut = False
+        self._has_dropped = False
         self.has_heard = False
-        """Whether any event has come from a pipeline."""
+        """Whether any pipeline has reported an event."""
 
     def line(self, text: str) -> None:
-        """Something was printed."""
-        self._said.put(text)
+        """Show a line that other code has printed."""
+        self._put(text)
 
     @contextlib.contextmanager
     def listening(self, level: int = logging.WARNING) -> Iterator[None]:
         """Listen while the block runs. Later events are dropped; `finish` must follow."""
-        with _logged(self._said.put, level):
+        with _logged(self._put, level):
             removals = [watch(self._hear), steps.observe(self._step)]
             self._thread.start()
             try:
@@ -67,45 +71,64 @@ class Listening:
                     remove()
 
     def finish(self, outcome: str, *, is_good: bool) -> None:
-        """Show what is left, then the outcome."""
-        self._said.put(_End(outcome, is_good))
+        """Show the events that are still queued, then the outcome."""
+        self._queue.put(_End(outcome, is_good))
         self._thread.join()
+
+    @property
+    def waiting(self) -> int:
+        """How many events and lines wait for the screen."""
+        return self._queue.qsize()
+
+    def _put(self, item: Event | _Step | str) -> None:
+        """Queue an item, unless the screen has failed or is too far behind. Safe in a signal handler."""
+        if self._is_shut or self._queue.qsize() >= MOST_WAITING:
+            self._has_dropped = True
+        else:
+            self._queue.put(item)
 
     def _hear(self, event: Event) -> None:
         self.has_heard = True
-        self._said.put(event)
+        self._put(event)
 
     def _step(self, name: str, phase: steps.Phase, _: float) -> None:
         if name in DOING:
-            self._said.put(_Step(name if phase == "begin" else None))
+            self._put(_Step(name if phase == "begin" else None))
 
     def _show(self) -> None:
-        """Show events until the end. If the screen fails, showing ends and the pipeline goes on."""
+        """Show events until the end. If the screen fails, nothing more is shown, and the pipeline goes on."""
         with contextlib.suppress(OSError, ValueError), self._screen.shown():
             while not self._show_next():
                 pass
+        self._is_shut = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
 
     def _show_next(self) -> bool:
+        if self._has_dropped and self._queue.empty():
+            self._has_dropped = False
+            self._screen.line("The screen could not keep up: some events and lines before this one were not shown.")
         try:
-            said = self._said.get(timeout=TICK)
+            item = self._queue.get(timeout=TICK)
         except queue.Empty:
             self._screen.tick()
             return False
-        match said:
+        match item:
             case _End():
-                self._screen.end(said.outcome, is_good=said.is_good)
+                self._screen.end(item.outcome, is_good=item.is_good)
                 return True
             case _Step():
-                self._screen.step(said.name)
+                self._screen.step(item.name)
             case str():
-                self._screen.line(said)
+                self._screen.line(item)
             case _:
-                self._screen.event(said)
+                self._screen.event(item)
         return False
 
 
 class _ToNotices(logging.Handler):
-    """The library's log as notices, unless the pipeline's file has set up a log of its own."""
+    """Shows the library's log records as notices, unless the pipeline's file has configured logging itself."""
 
     def __init__(self, put: Callable[[Event], None]) -> None:
         super().__init__()
@@ -123,7 +146,7 @@ def _logged(put: Callable[[Event], None], level: int) -> Iterator[None]:
     handler.setLevel(level)
     before = log.level
     log.addHandler(handler)
-    # Without a configured log, py4j's records would be printed; it raises the same errors as well.
+    # Without logging configured, py4j's records would be printed, and it raises the same errors anyway.
     py4j, unheard = logging.getLogger("py4j"), logging.NullHandler()
     py4j.addHandler(unheard)
     if level < logging.WARNING:
@@ -137,57 +160,57 @@ def _logged(put: Callable[[Event], None], level: int) -> Iterator[None]:
 
 
 # Standard output and standard error while a pipeline runs. The file prints, Python's workers print, and so does Spark's
-# JVM, which has its own copies of both streams: they are set aside as file descriptors, before any of them is started.
+# JVM, which inherits both streams: so they are redirected as file descriptors, before any process is started.
 
 
-class Way:
-    """A stream that is ours alone while others print."""
+class ReservedStream:
+    """A stream that only we write to; the output of other code is redirected."""
 
     def __init__(self, stream: IO[str], drain: Callable[[], None] = lambda: None) -> None:
         self.stream = stream
         self.drain = drain
-        """Take note of what has been printed so far; what comes later may be lost."""
+        """Pass on everything that has been printed so far; later output may be lost."""
 
 
 @contextlib.contextmanager
-def set_aside_output() -> Iterator[Way]:
+def set_aside_output() -> Iterator[ReservedStream]:
     """Reserve standard output for us; what other code prints there goes to standard error."""
-    if not _has_descriptor(sys.stdout, OUT):  # nothing that a child could print to
+    if not _has_descriptor(sys.stdout, OUT):  # no descriptor: children cannot print to it
         ours = sys.stdout
         with contextlib.redirect_stdout(sys.stderr):
-            yield Way(ours)
+            yield ReservedStream(ours)
         return
     _flush()
-    with _kept(OUT) as kept, open(os.dup(kept), "w", encoding="utf-8") as stream:
+    with _saved(OUT) as saved, open(os.dup(saved), "w", encoding="utf-8") as stream:
         os.dup2(ERR, OUT)
-        yield Way(stream)
+        yield ReservedStream(stream)
 
 
 @contextlib.contextmanager
-def captured_terminal(take: Callable[[str], None]) -> Iterator[Way]:
-    """Reserve the terminal for us; what other code prints there is passed on to `take`, line by line.
+def captured_terminal(take: Callable[[str], None]) -> Iterator[ReservedStream]:
+    """Reserve the terminal for us; what other code prints there is passed to `take`, line by line.
 
-    A standard error that goes elsewhere is left alone.
+    Standard error is left alone if it is not a terminal.
     """
     _flush()
     captured = [number for number in (OUT, ERR) if os.isatty(number)]
     reader, writer = os.pipe()
     with contextlib.ExitStack() as stack:
-        kept = [stack.enter_context(_kept(number)) for number in captured]
-        terminal = stack.enter_context(open(os.dup(kept[0]), "w", encoding="utf-8", errors="backslashreplace"))
+        saved = [stack.enter_context(_saved(number)) for number in captured]
+        terminal = stack.enter_context(open(os.dup(saved[0]), "w", encoding="utf-8", errors="backslashreplace"))
         for number in captured:
             os.dup2(writer, number)
         os.close(writer)
         pump = _Pump(reader, take)
         pump.start()
         try:
-            yield Way(terminal, pump.stop)
+            yield ReservedStream(terminal, pump.stop)
         finally:
             pump.stop()
 
 
 class _Pump(threading.Thread):
-    """Reads a pipe and passes its lines on."""
+    """A thread that reads a pipe and passes its lines on."""
 
     def __init__(self, reader: int, take: Callable[[str], None]) -> None:
         super().__init__(name="holdfast-printed", daemon=True)
@@ -198,7 +221,7 @@ class _Pump(threading.Thread):
         self._woken, self._wake = os.pipe()
 
     def stop(self) -> None:
-        """Pass on what is there already, and end. Does not wait for the pipe's end: the JVM may hold on to its own."""
+        """Pass on the lines that are in the pipe, and end. Does not wait for its end: the JVM may keep it open."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -211,7 +234,7 @@ class _Pump(threading.Thread):
     def run(self) -> None:
         while True:
             ready = select.select([self._reader, self._woken], [], [])[0]
-            if self._reader not in ready:  # it is empty, and so it stays: we have been woken
+            if self._reader not in ready:  # woken by `stop`, and the pipe is empty
                 break
             piece = os.read(self._reader, CHUNK)
             if not piece:
@@ -233,8 +256,8 @@ class _Pump(threading.Thread):
 
 
 @contextlib.contextmanager
-def _kept(number: int) -> Iterator[int]:
-    """A copy of a descriptor, which is put back in its place at the end."""
+def _saved(number: int) -> Iterator[int]:
+    """A copy of a descriptor; the descriptor is restored from it at the end."""
     copy = os.dup(number)
     try:
         yield copy

@@ -13,11 +13,11 @@ from typing import NoReturn
 import click
 
 from holdfast.base.jvm import active_settings
-from holdfast.base.stopping import stop_on_signals
+from holdfast.base.stop_request import stop_on_signals
 from holdfast.cli.format import printable
 from holdfast.cli.options import Setting, choose_output
 from holdfast.cli.output import Output
-from holdfast.cli.run.capture import Listening, Way, captured_terminal, set_aside_output
+from holdfast.cli.run.capture import Listening, ReservedStream, captured_terminal, set_aside_output
 from holdfast.cli.run.launch import (
     changed_environment,
     check_file,
@@ -88,13 +88,13 @@ def command(
         changes["HOLDFAST_RESTARTS"] = str(restarts)
     if misplaced := OURS.intersection(arguments):
         output.note(f"{sorted(misplaced)[0]} comes after the file and is passed on to it; options of run come before")
-    # Until a pipeline takes the signals over, SIGTERM ends the file in order, and the terminal is left in order.
+    # Until a pipeline handles signals itself, SIGTERM ends the file by `SystemExit`, which also restores the terminal.
     with changed_environment(changes), stop_on_signals(_end, (signal.SIGTERM,)):
-        return _Watched(file, arguments, output, asked, as_json=as_json, debug=debug).run()
+        return _FileRun(file, arguments, output, asked, as_json=as_json, debug=debug).run()
 
 
-class _Watched:
-    """Runs one file and shows what happens."""
+class _FileRun:
+    """Runs one file and shows its events on a screen."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _Watched:
         self._failure: BaseException | None = None
 
     def run(self) -> int:
-        """The exit code. The screen is given back before anything is said about a failure."""
+        """Run the file and return the exit code. A failure is reported after the screen is closed."""
         with self._listening() as listening:
             try:
                 with listening.listening(logging.DEBUG if self._debug else logging.WARNING), self._checked_settings():
@@ -128,23 +128,23 @@ class _Watched:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[Listening]:
-        heard: list[Listening] = []
+        listening: list[Listening] = []
         with contextlib.ExitStack() as stack:
             screen: Screen
             if self._as_json:
-                way = stack.enter_context(set_aside_output())
-                screen = Stream(way.stream)
+                reserved = stack.enter_context(set_aside_output())
+                screen = Stream(reserved.stream)
             elif self._output.is_terminal and os.environ.get("TERM") != "dumb":
-                way = stack.enter_context(captured_terminal(lambda line: heard[0].line(line)))
-                screen = Picture(Canvas(way.stream, environment=os.environ))
+                reserved = stack.enter_context(captured_terminal(lambda line: listening[0].line(line)))
+                screen = Picture(Canvas(reserved.stream, environment=os.environ))
             else:
-                way = Way(sys.stdout)
-                screen = Lines(way.stream)
-            heard.append(Listening(screen))
-            yield heard[0]
-            way.drain()
+                reserved = ReservedStream(sys.stdout)
+                screen = Lines(reserved.stream)
+            listening.append(Listening(screen))
+            yield listening[0]
+            reserved.drain()
             outcome, is_good = self._outcome()
-            heard[0].finish(outcome, is_good=is_good)
+            listening[0].finish(outcome, is_good=is_good)
 
     @contextlib.contextmanager
     def _checked_settings(self) -> Iterator[None]:

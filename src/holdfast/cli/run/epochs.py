@@ -1,14 +1,15 @@
-"""The events of a running pipeline so far, and how they are shown: as a picture, as a line, as JSON. All pure."""
+"""The events of a running pipeline, and their text as a picture, as a log line and as JSON. All pure."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.cli.output import Cell, Output, Style
+from holdfast.pipeline.epoch_log import refused_in_words, sinks_in_words
 from holdfast.spark import EpochReport, Notice
 from holdfast.status import format
 
@@ -19,7 +20,7 @@ STEPS = {
     "decide": ("epoch.decide",),
     "commit": ("sink.commit", "epoch.settle"),
 }
-"""The columns of a picture and the steps that they add up."""
+"""The columns of a picture, and the steps whose seconds each column adds up."""
 
 DOING = {
     "sink.prepare": "preparing the sinks",
@@ -31,14 +32,15 @@ DOING = {
     "sink.commit": "committing",
     "epoch.settle": "committing",
 }
-"""The steps that are worth a word while they last."""
+"""The steps that the picture names while they run."""
 
 HEADER = ("EPOCH", "ROWS", "ROWS/S", "SECONDS", "STAGE", "CAPTURE", "DECIDE", "COMMIT", "OTHER", "WATERMARK", "SIZE")
-_LEFT_OUT_FIRST = (9, 8, 5, 6, 4, 7)
+_SPARE = (9, 8, 5, 6, 4, 7)
+"""Columns to leave out on a narrow terminal, in this order."""
 
 
 class Followed:
-    """One pipeline, as far as its events say."""
+    """One running pipeline, as its events describe it."""
 
     def __init__(self, name: str, now_ms: int) -> None:
         self.name = name
@@ -47,18 +49,20 @@ class Followed:
         self.recent: deque[EpochReport] = deque(maxlen=RECENT)
         self.epochs = 0
         self.rows = 0
+        self.refused: Counter[str] = Counter()
         self.doing: str | None = None
-        """A step that is under way."""
+        """The step that is running, in words."""
 
     def take(self, report: EpochReport, now_ms: int) -> None:
-        """One epoch more."""
+        """Add one epoch."""
         self.last_ms = now_ms
         self.recent.appendleft(report)
         self.epochs += 1
         self.rows += report.rows
+        self.refused.update(report.refused)
 
     def draw(self, output: Output, now_ms: int, outcome: Cell | None = None) -> None:
-        """The whole picture. `outcome` takes the place of what it is doing once it has ended."""
+        """Draw the whole picture. After the end, `outcome` replaces the current activity."""
         output.line()
         output.line([Cell(self.name, "strong"), "  ", outcome or self._activity(now_ms)])
         if not self.recent:
@@ -70,7 +74,8 @@ class Followed:
         for label, text in (
             ("epoch", f"{last.epoch}{lineage}, checkpoint {last.checkpoint_id}, {format.size(last.checkpoint_bytes)}"),
             ("total", total),
-            ("watermark", format.watermark_now(last.watermark, now_ms) if last.watermark is not None else ""),
+            ("refused", f"{refused_in_words(self.refused)}, see the dead letters" if self.refused else ""),
+            ("watermark", format.watermark(last.watermark, now_ms) if last.watermark is not None else ""),
             ("lag", ", ".join(f"{name} {behind}" for name, behind in sorted(last.lag.items()))),
         ):
             if text:
@@ -81,7 +86,7 @@ class Followed:
         if all(report.watermark is None for report in self.recent):
             rows = [[*row[:-2], row[-1]] for row in rows]
         columns = len(rows[0])
-        spare = [n for n in _LEFT_OUT_FIRST if n < columns - 1]
+        spare = [n for n in _SPARE if n < columns - 1]
         output.table(rows[0], rows[1:], right=range(columns), spare=spare)
 
     def _activity(self, now_ms: int) -> Cell:
@@ -93,19 +98,20 @@ class Followed:
 
 
 def step_seconds(report: EpochReport) -> dict[str, float]:
-    """The seconds of an epoch by what they were spent on; `other` is Spark's planning, logs and waiting."""
+    """The seconds that an epoch spent in each column's steps; `other` is Spark's planning, logs and waiting."""
     spent = {name: sum(report.steps.get(step, 0.0) for step in steps) for name, steps in STEPS.items()}
     return {**spent, "other": max(report.seconds - sum(spent.values()), 0.0)}
 
 
 def epoch_line(report: EpochReport, now_ms: int) -> str:
-    """One epoch in one line of a log."""
+    """One epoch as a log line."""
     rate = f", {_rate(report.rows_per_second)}/s" if report.rows else ""
     again = ", run again" if report.is_replay else ""
     spent = ", ".join(f"{name} {_seconds(seconds)}" for name, seconds in step_seconds(report).items())
     parts = [
         f"epoch {report.epoch}",
         format.count(report.rows, "row") + rate + again,
+        refused_in_words(report.refused),
         f"{_seconds(report.seconds)} s ({spent})",
         f"watermark {format.moment(report.watermark)}" if report.watermark is not None else "",
         "lag " + ", ".join(f"{name} {behind}" for name, behind in sorted(report.lag.items())) if report.lag else "",
@@ -116,23 +122,14 @@ def epoch_line(report: EpochReport, now_ms: int) -> str:
 
 
 def notice_line(notice: Notice, now_ms: int) -> str:
-    """One notice in one line of a log."""
+    """One notice as a log line."""
     level = "" if notice.level == "info" else f"{notice.level}: "
     return stamped(notice.pipeline, level + notice.text, now_ms)
 
 
 def stamped(pipeline: str, text: str, now_ms: int) -> str:
-    """A line of a log: when, which pipeline, what."""
+    """A log line: time, pipeline, text."""
     return f"{format.moment(now_ms)}  {pipeline}  {text}"
-
-
-def sinks_in_words(sinks: Mapping[str, str]) -> str:
-    """`sinks committed`, or each one where they differ."""
-    if not sinks:
-        return ""
-    if len(set(sinks.values())) == 1 and "Committed" in sinks.values():
-        return "sinks committed"
-    return "sinks " + ", ".join(f"{name} {status[:1].lower()}{status[1:]}" for name, status in sorted(sinks.items()))
 
 
 def epoch_json(report: EpochReport) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A pipeline's file: options of the command line passed to Spark, the run itself, and failures in it."""
+"""Running a pipeline's file: the environment that passes options to Spark, the run itself, and its failures."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHELL = "pyspark-shell"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 _OWN_ERROR = re.compile(r"^(?:.*\s)?holdfast\.[\w.]*?(\w+): (.+)$", re.MULTILINE)
-"""How Python's traceback, which Spark quotes, names an error of ours."""
+"""Matches the line of a Python traceback, as Spark quotes it, that names an error of ours."""
 
 
 def check_file(path: str) -> None:
-    """`NotFound` or `Invalid` if there is no such file to run."""
+    """`NotFound` if there is no such file, `Invalid` if it cannot be read or is not a file."""
     if not os.path.exists(path):
         raise NotFound(
             f"There is no file {path}.",
@@ -43,10 +43,10 @@ def check_file(path: str) -> None:
 def spark_environment(
     environment: Mapping[str, str], *, master: str | None, settings: Sequence[tuple[str, str]]
 ) -> dict[str, str]:
-    """What Spark finds in the environment so that it starts as the command line says. Pure, but for one look at files.
+    """The environment variables that make Spark start with these options. Pure, except that it looks for log4j2 files.
 
-    The same order as spark-submit: what the file sets itself wins over the command line, that over the environment,
-    that over spark-defaults.conf.
+    The same precedence as spark-submit: settings in the file win over the command line, the command line over the
+    environment, the environment over spark-defaults.conf.
     """
     words = shlex.split(environment.get(SUBMIT_ARGS, SHELL))
     end = words.index(SHELL) if SHELL in words else len(words)
@@ -55,15 +55,16 @@ def spark_environment(
         ours += ["--conf", f"{key}={value}"]
     quiet = ["--conf", "spark.ui.showConsoleProgress=false"]
     changes = {SUBMIT_ARGS: shlex.join([*quiet, *words[:end], *ours, *(words[end:] or [SHELL])])}
-    if "PYSPARK_PYTHON" not in environment and _runs_here([*words, *ours]):
-        changes["PYSPARK_PYTHON"] = sys.executable  # what runs the driver runs its workers
+    if "PYSPARK_PYTHON" not in environment and _is_local_master([*words, *ours]):
+        changes["PYSPARK_PYTHON"] = sys.executable  # workers use the driver's Python
     if not _has_log_settings(environment, [*words, *ours]):
         quietly = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
         changes[SUBMIT_OPTS] = " ".join(filter(None, [environment.get(SUBMIT_OPTS), shlex.quote(quietly)]))
     return changes
 
 
-def _runs_here(words: Sequence[str]) -> bool:
+def _is_local_master(words: Sequence[str]) -> bool:
+    """Whether Spark's workers run on this machine and no option names their Python."""
     if any(word.startswith("spark.pyspark.") for word in words):
         return False
     named = [after for word, after in itertools.pairwise(words) if word == "--master"]
@@ -80,7 +81,7 @@ def _has_log_settings(environment: Mapping[str, str], words: Sequence[str]) -> b
 
 
 def unheeded(asked: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[str]:
-    """Options of the command line that had no effect, in sentences."""
+    """A sentence for each option of the command line that had no effect."""
     for key, value in asked.items():
         found = actual.get(key)
         if found != value:
@@ -115,7 +116,7 @@ def run_file(path: str, arguments: Sequence[str]) -> None:
 
 
 def own_error(error: BaseException) -> HoldfastError | None:
-    """Our error: the exception itself, its cause, or one that Spark quotes. None if there is none."""
+    """The `HoldfastError` behind an exception: itself, a cause, or one that Spark quotes. None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, HoldfastError):
@@ -141,7 +142,7 @@ def _kinds(kind: type[HoldfastError]) -> Iterator[type[HoldfastError]]:
 
 
 def traceback_of(error: BaseException, path: str) -> str:
-    """The traceback as `python FILE` would print it: without what is above the file."""
+    """The traceback as `python FILE` would print it: without the frames above the file's own."""
     told = traceback.TracebackException.from_exception(error)
     places = [place for place, frame in enumerate(told.stack) if frame.filename == path]
     told.stack = traceback.StackSummary.from_list(list(told.stack)[places[0] :] if places else [])
@@ -149,7 +150,7 @@ def traceback_of(error: BaseException, path: str) -> str:
 
 
 def failure_of(error: BaseException, path: str) -> HoldfastError:
-    """The error that ended the file, in one sentence; its traceback has been shown."""
+    """The error that ended the file as a `HoldfastError` of one sentence; the traceback is shown separately."""
     what = one_line(error, kind=True)
     return HoldfastError(f"{path} failed: {what}", code="run.failed", next_step=_hint(error))
 
@@ -164,7 +165,7 @@ def _hint(error: BaseException) -> str | None:
 
 
 def exit_code_of(stop: SystemExit) -> int:
-    """What `sys.exit(...)` in the file means to a shell; a text is printed, as Python does."""
+    """The exit code of `sys.exit(...)` in the file; a text is printed to standard error, as Python does."""
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):

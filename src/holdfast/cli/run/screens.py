@@ -1,4 +1,4 @@
-"""Where a run is shown: a picture at a terminal, lines of a log, or a stream of JSON."""
+"""The screens that show a run: a picture at a terminal, log lines, or a stream of JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def clock_ms() -> int:
 
 
 class Screen(Protocol):
-    """Shows what happens in a run. Belongs to one thread."""
+    """Shows the events of a run. Belongs to one thread."""
 
     def shown(self) -> contextlib.AbstractContextManager[None]:
         """While the block runs, the screen is in use."""
@@ -39,10 +39,10 @@ class Screen(Protocol):
         """A step has begun; None once it is over."""
 
     def line(self, text: str) -> None:
-        """This process or one of its children has printed a line."""
+        """Show a line that this process or one of its children has printed."""
 
     def tick(self) -> None:
-        """A moment has passed."""
+        """Refresh; called regularly while nothing else happens."""
 
     def end(self, outcome: str, *, is_good: bool) -> None:
         """The run is over."""
@@ -63,14 +63,14 @@ class Lines:
         self.line(notice_line(event, self._clock()) if isinstance(event, Notice) else epoch_line(event, self._clock()))
 
     def step(self, name: str | None) -> None:
-        """Not worth a line."""
+        """Does nothing: a step gets no line."""
 
     def line(self, text: str) -> None:
         self._stdout.write(printable(text) + "\n")
         self._stdout.flush()
 
     def tick(self) -> None:
-        """Nothing moves."""
+        """Does nothing."""
 
     def end(self, outcome: str, *, is_good: bool) -> None:
         self.line(f"{moment(self._clock())}  {outcome}")
@@ -84,6 +84,7 @@ class Stream:
         self._clock = clock
         self._epochs = 0
         self._rows = 0
+        self._refused = 0
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
@@ -93,21 +94,23 @@ class Stream:
         if isinstance(event, EpochReport):
             self._epochs += 1
             self._rows += event.rows
+            self._refused += sum(event.refused.values())
             self._say("epoch", epoch_json(event))
         else:
             self._say("notice", {"pipeline": event.pipeline, "level": event.level, "text": event.text})
 
     def step(self, name: str | None) -> None:
-        """The seconds of each step are in the epoch's event."""
+        """Does nothing: the epoch's event has the seconds of each step."""
 
     def line(self, text: str) -> None:
         self._say("notice", {"pipeline": None, "level": "info", "text": text})
 
     def tick(self) -> None:
-        """Nothing moves."""
+        """Does nothing."""
 
     def end(self, outcome: str, *, is_good: bool) -> None:
-        self._say("end", {"outcome": outcome, "is_good": is_good, "epochs": self._epochs, "rows": self._rows})
+        counts = {"epochs": self._epochs, "rows": self._rows, "refused": self._refused}
+        self._say("end", {"outcome": outcome, "is_good": is_good, **counts})
 
     def _say(self, event: str, data: Mapping[str, Any]) -> None:
         envelope = {"holdfast": ENVELOPE_VERSION, "command": "run", "event": event, "time_ms": self._clock()}
@@ -116,7 +119,7 @@ class Stream:
 
 
 class Picture:
-    """A table that stays in place, drawn anew whenever something happens; notices and printed lines go above it."""
+    """A table that stays in place and is redrawn at every event; notices and printed lines go above it."""
 
     def __init__(self, canvas: Canvas, clock: Callable[[], int] = clock_ms) -> None:
         self._canvas = canvas
@@ -140,7 +143,7 @@ class Picture:
         self.tick()
 
     def step(self, name: str | None) -> None:
-        if len(self._followed) == 1:  # steps do not say whose they are
+        if len(self._followed) == 1:  # a step does not name its pipeline
             for followed in self._followed.values():
                 followed.doing = DOING.get(name) if name else None
         self.tick()
@@ -163,14 +166,14 @@ class Picture:
             output.line(self._outcome or Cell(f"starting Spark … {(now - self._began_ms) // 1000} s", "faint"))
 
 
-# A picture at a terminal that is drawn over and over, with lines that scroll away above it
+# A picture at a terminal that is redrawn in place, with lines above it that scroll away
 
 Draw = Callable[[TerminalOutput], None]
-"""Says a picture, line by line, as any verb says its result."""
+"""Writes a picture to an output, line by line, as a verb writes its result."""
 
 
 class Canvas:
-    """The lower end of a terminal. Belongs to one thread; no other may write to the terminal meanwhile."""
+    """The lower part of a terminal. Belongs to one thread; nothing else may write to the terminal meanwhile."""
 
     def __init__(self, terminal: IO[str], *, environment: Mapping[str, str]) -> None:
         from rich.console import Console
@@ -192,7 +195,7 @@ class Canvas:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """While the block runs there is a picture; its last one stays on the screen."""
+        """Show a picture while the block runs; the last one stays on the screen."""
         with self._live:
             yield
 
@@ -202,17 +205,17 @@ class Canvas:
         self._live.update(_text(painted(draw, self._environment, self._console.size.width)), refresh=True)
 
     def above(self, draw: Draw) -> None:
-        """Say something that stays, above the picture."""
+        """Write lines that stay, above the picture."""
         self._fit()
         self._console.print(_text(painted(draw, self._environment, self._console.size.width)), soft_wrap=True)
 
     def print(self, line: str) -> None:
-        """Pass on a line that other code has printed, with its colours, without its other controls."""
+        """Write a line that other code has printed, with its colours but without other control sequences."""
         self._fit()
         self._console.print(_text(line), soft_wrap=True)
 
     def _fit(self) -> None:
-        """The terminal may have been resized, and it need not be one of the standard streams any more."""
+        """Follow a resized terminal. Rich would ask the standard streams, which need not be the terminal any more."""
         with contextlib.suppress(OSError, ValueError):
             size = os.get_terminal_size(self._terminal.fileno())
             if size.columns and size.lines:
@@ -220,14 +223,14 @@ class Canvas:
 
 
 class _Picture(io.StringIO):
-    """Text that is meant for a terminal, on its way there."""
+    """A buffer that claims to be a terminal, so that the output uses colours."""
 
     def isatty(self) -> bool:
         return True
 
 
 def painted(draw: Draw, environment: Mapping[str, str], columns: int) -> str:
-    """What is said to a terminal of this width, as text with colours."""
+    """The picture for a terminal of this width, as text with colour codes."""
     picture = _Picture()
     draw(TerminalOutput(io.StringIO(), picture, picture, environment=environment, columns=lambda: columns))
     return picture.getvalue().removesuffix("\n")

@@ -1,1 +1,1 @@
-"""The verbs, one module each; loaded when they are called."""
+"""The verbs, one module each; a module is imported when its verb is called."""

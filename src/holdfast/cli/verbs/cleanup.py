@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.confirm import confirm
-from holdfast.cli.options import Duration, asks_first, on_store
+from holdfast.cli.options import LengthOfTime, asks_first, on_store
 from holdfast.cli.output import Output
 from holdfast.operations.cleanup import RemovalPlan, plan_gc, plan_prune
 from holdfast.status.checkpoints import OpenedStore
@@ -33,7 +33,7 @@ def prune(opened: OpenedStore, output: Output, *, keep: int, dry_run: bool, yes:
 @on_store
 @click.option(
     "--older-than",
-    type=Duration(),
+    type=LengthOfTime(),
     default="1h",
     show_default=True,
     help="Keep objects younger than this: another process may be writing them.",

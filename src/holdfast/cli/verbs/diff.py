@@ -52,14 +52,30 @@ def command(opened: OpenedStore, output: Output, *, a: int | Literal["latest"], 
 
 
 def _sentence(change: Change) -> str:
+    before, after = change.before, change.after
     moved = f"  ({_signed(change.delta)})" if change.delta is not None else ""
+    if change.section == "watermarks":
+        before, after, moved = _watermark(before), _watermark(after), _moved(change)
     values = {
-        "added": f": {change.after}" if change.after else "",
-        "removed": f": was {change.before}" if change.before else "",
-        "changed": f": {change.before} → {change.after}{moved}",
-        "unknown": f": {change.after}",
+        "added": f": {after}" if after else "",
+        "removed": f": was {before}" if before else "",
+        "changed": f": {before} → {after}{moved}",
+        "unknown": f": {after}",
     }[change.how]
     return f"{_SIGNS[change.how]} {change.name}{values}"
+
+
+def _watermark(text: str | None) -> str | None:
+    return None if text is None else format.watermark(int(text))
+
+
+def _moved(change: Change) -> str:
+    """How far a watermark moved: a length of time if both values are times."""
+    if change.delta is None or change.after is None:
+        return ""
+    is_time = _watermark(change.after) != change.after and _watermark(change.before) != change.before
+    sign = "+" if change.delta > 0 else "-"
+    return f"  ({sign}{format.span(change.delta)})" if is_time else f"  ({_signed(change.delta)})"
 
 
 def _signed(delta: int) -> str:
@@ -73,5 +89,4 @@ def _signed_size(delta: int) -> str:
 def _apart(milliseconds: int) -> str:
     if abs(milliseconds) < 1000:
         return f"{milliseconds} ms apart"
-    later = format.age(0, abs(milliseconds)).removesuffix(" ago")
-    return f"{later} {'later' if milliseconds > 0 else 'earlier'}"
+    return f"{format.span(milliseconds)} {'later' if milliseconds > 0 else 'earlier'}"

@@ -1,4 +1,4 @@
-"""`holdfast ls`: which checkpoints there are."""
+"""`holdfast ls`: list the checkpoints of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast projections`: how far each has come; empty one, rebuild it, see and retry its dead letters."""
+"""`holdfast projections`: the position of each projection; empty one, rebuild it, list and retry its dead letters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REBUILDS = ("PROJECTION", "VERSION", "POSITION", "LAST MOVED")
 LETTERS = ("POSITION", "STREAM", "SEQUENCE", "TYPE", "ATTEMPTS", "AGE", "ERROR")
 NAME, ERROR = 40, 300
 TENTHS = 10
-"""How many lines a pipe gets at most while a projection is rebuilt, where a terminal has a bar."""
+"""The most progress lines that a pipe gets during a rebuild; a terminal gets a bar."""
 PROJECTION_HELP = "The projection; also package.module:CLASS. It is run from there, in this process."
 
 
@@ -96,7 +96,7 @@ def rebuild(
 
 
 def _lines_of(plan: RebuildProjectionPlan, output: Output) -> Callable[[int, int], None]:
-    """Says how far a rebuild is, in some lines."""
+    """A progress callback that writes a line for each tenth of a rebuild."""
     said = 0
 
     def tell(done: int, total: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from holdfast.checkpoints import RecoveryReport
-from holdfast.checkpoints.lease import current
+from holdfast.checkpoints.heartbeat import observe_driver
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli.confirm import NOT_AGREED, confirm
 from holdfast.cli.options import asks_first, on_store
@@ -63,7 +65,7 @@ def _show(opened: OpenedStore, output: Output, found: RecoveryStatus) -> None:
 
 
 def _show_walk(output: Output, report: RecoveryReport) -> None:
-    """Every checkpoint that was tried, and what was found."""
+    """A line for each checkpoint of the walk back: skipped, unreadable or valid."""
     tried = [number for number, _ in report.skipped] + ([report.chosen_id] if report.chosen_id else [])
     room = max((len(str(number)) for number in tried), default=0)
     for number, why in report.skipped:
@@ -75,7 +77,7 @@ def _show_walk(output: Output, report: RecoveryReport) -> None:
 
 
 def _show_chosen(output: Output, manifest: CheckpointManifest) -> None:
-    """Where a pipeline resumes."""
+    """The offsets, watermark and unfinished sinks from which a pipeline resumes."""
     output.line()
     output.line(Cell(f"resume from checkpoint {manifest.checkpoint_id}, epoch {manifest.epoch}", "strong"))
     rows = [
@@ -86,7 +88,7 @@ def _show_chosen(output: Output, manifest: CheckpointManifest) -> None:
     if rows:
         output.table(("  SOURCE", "PARTITION", "OFFSET"), rows)
     if manifest.watermark is not None:
-        output.line(f"  watermark {format.watermark(manifest.watermark)}")
+        output.line(f"  watermark {format.watermark(manifest.watermark, int(time.time() * 1000))}")
     for name, status in sorted(manifest.sink_commit_statuses.items()):
         if status != "Committed":
             word = Cell(format.sink_status(status), "doubtful")
@@ -94,7 +96,7 @@ def _show_chosen(output: Output, manifest: CheckpointManifest) -> None:
 
 
 def _show_no_choice(opened: OpenedStore, output: Output, report: RecoveryReport, *, is_refused: bool) -> None:
-    """Nothing to resume from, and what that means."""
+    """There is no checkpoint to resume from: an empty store, or only damaged checkpoints."""
     if report.skipped:
         what = format.count(report.examined, "checkpoint")
         output.line(Cell(f"none of {what} can be used; this is not a fresh start", "bad"))
@@ -119,6 +121,9 @@ def _show_forecast(output: Output, forecast: StartForecast, opened: OpenedStore)
         output.line(["  - ", sentence], wrap=True)
     output.line(["  workdir ", forecast.workdir, " as it is on this machine"])
     output.line("  The sinks are asked, and the query is compared, when the pipeline starts.", wrap=True)
-    if lease := current(opened.store.objects):
+    lease, driver = observe_driver(opened.store.objects, time.time())
+    if lease and (driver is None or driver.state in ("running", "unknown")):
         who = f"generation {lease.generation} was claimed by {lease.owner}"
         output.line(["  ", f"{who}; while that driver runs, the pipeline needs no recovery"], wrap=True)
+    elif driver:
+        output.line(["  ", f"the last driver, {driver.owner}, is {driver.state}"], wrap=True)

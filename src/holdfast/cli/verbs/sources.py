@@ -1,4 +1,4 @@
-"""`holdfast sources`: how far each source of an index has been read; `holdfast sources clear` lets them start over."""
+"""`holdfast sources`: the position of each source of an index; `holdfast sources clear` makes them start over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.status.index import (
 AT_A_TERMINAL = 200
 NEWEST_GAPS = 5
 IN_A_PIPE, NAME_IN_A_PIPE = 200, 80
-"""Characters that text gets where there is no width to fit into."""
+"""The most characters of a text, and of a name, if the output is not a terminal."""
 SOURCES = ("SOURCE", "SEQUENCE", "EPOCH", "AGE", "POSITION")
 SPARE = (2, 3)
 GAPS = ("SOURCE", "AGE", "FROM", "TO", "WHY")
@@ -112,7 +112,7 @@ def _source_rows(sources: Sequence[SourceStatus], now_ms: int, columns: int | No
 
 
 def _room_for_positions(heads: Sequence[Sequence[str]], columns: int) -> int:
-    """What the other columns leave of the terminal's width, less those that the table leaves out for it."""
+    """The terminal's width minus that of the other columns, not counting those that the table will leave out."""
     rows = [[f"  {SOURCES[0]}", *SOURCES[1:-1]], *heads]
     widths = [max(width(row[n]) for row in rows) + len(GAP) for n in range(len(SOURCES) - 1)]
     for n in SPARE:
@@ -165,7 +165,7 @@ def _section(
 
 
 def position_words(position: bytes, most: int) -> str:
-    """A position as a person wants to see it: offsets, text, or bytes with their number. The JSON output is exact."""
+    """A position for people: offsets, text, or hex with the number of bytes. The JSON output is exact."""
     if not position:
         return "0 bytes"
     text = position_text(position)

@@ -1,4 +1,4 @@
-"""`holdfast status`: how a pipeline fares, seen from its store."""
+"""`holdfast status`: the status of a pipeline, read from its store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from holdfast.base.stopping import StopRequest, stop_on_signals
+from holdfast.base.stop_request import StopRequest, stop_on_signals
+from holdfast.checkpoints.heartbeat import DriverStatus
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.cli.json_output import JsonOutput
-from holdfast.cli.options import Duration, on_store
+from holdfast.cli.options import LengthOfTime, on_store
 from holdfast.cli.output import Cell, Output, Row, Style
 from holdfast.cli.run.screens import Canvas
 from holdfast.cli.terminal import TerminalOutput
@@ -31,7 +32,7 @@ EVERY = "2s"
 @on_store
 @click.option(
     "--watch",
-    type=Duration(),
+    type=LengthOfTime(),
     is_flag=False,
     flag_value=EVERY,
     metavar="[SECONDS]",
@@ -72,7 +73,8 @@ def draw(output: Output, opened: OpenedStore, status: PipelineStatus) -> None:
     _section(output, "Reference tables", ("TABLE", "KEY", "VERSION"), tables)
     _section(output, "Sinks", ("SINK", "EPOCH", "STATUS", "GUARANTEE"), list(_sink_rows(newest, status)), right=(1,))
     output.line()
-    output.line(Cell("If it crashed now", "strong"))
+    has_ended = status.driver is not None and status.driver.state in ("stopped", "failed", "dead")
+    output.line(Cell("At the next start" if has_ended else "If it crashed now", "strong"))
     for sentence in _consequences(newest, status):
         output.line(["  ", sentence], wrap=True)
     if status.skipped:
@@ -88,23 +90,53 @@ def _draw_nothing(output: Output, opened: OpenedStore, status: PipelineStatus) -
         if hint := why_empty(opened):
             output.note(hint)
     if status.lease:
-        output.line([Cell(f"{'lease':<12}", "faint"), _lease(status)], wrap=True)
+        for label, text in (*_driver_facts(status), ("lease", _lease(status))):
+            output.line([Cell(f"{label:<12}", "faint"), text], wrap=True)
 
 
 def _facts(newest: CheckpointManifest, status: PipelineStatus) -> Iterator[tuple[str, str | Cell]]:
     unknown = "not recorded: no pipeline of Holdfast's wrote this"
     yield "pipeline", Cell(status.pipeline, "strong") if status.pipeline else unknown
+    yield from _driver_facts(status)
     lineage = f", lineage {newest.own.lineage}" if newest.own.lineage else ""
     yield "epoch", f"{format.number(newest.epoch)}{lineage}"
     yield "checkpoint", f"{newest.checkpoint_id}, {format.size(status.size_bytes)}"
     yield "decided", f"{format.moment(newest.timestamp_ms)}  ({format.age(newest.timestamp_ms, status.now_ms)})"
     yield "lease", _lease(status)
-    yield "watermark", format.watermark_now(newest.watermark, status.now_ms)
+    yield "watermark", format.watermark(newest.watermark, status.now_ms)
     if last := status.last_epoch:
-        text = f"{format.count(last.rows, 'row')}, {last.rows_per_second:,.1f} rows/s, {last.seconds:,.2f} s"
-        yield f"epoch {last.epoch}", text
+        yield f"epoch {last.epoch}", format.throughput(last.rows, last.rows_per_second, last.seconds)
         if last.lag:
             yield "lag", ", ".join(f"{name} {behind}" for name, behind in sorted(last.lag.items()))
+
+
+_DRIVER_STYLES: dict[str, Style] = {"running": "good", "failed": "bad", "dead": "bad", "fenced": "doubtful"}
+
+
+def _driver_facts(status: PipelineStatus) -> Iterator[tuple[str, str | Cell]]:
+    if status.driver:
+        yield "driver", Cell(_driver(status.driver, status.now_ms), _DRIVER_STYLES.get(status.driver.state, ""))
+
+
+def _driver(driver: DriverStatus, now_ms: int) -> str:
+    """The state of the driver in a sentence."""
+    who = driver.owner
+    seen = format.age(min(driver.seen_ms, now_ms), now_ms) if driver.seen_ms else ""
+    began = f" since {format.moment(driver.started_ms)}" if driver.started_ms else ""
+    match driver.state:
+        case "running":
+            return f"running on {who}{began}, last seen {seen}"
+        case "stopped":
+            return f"stopped {seen}, on {who}"
+        case "failed":
+            return f"failed {seen}, on {who}" + (f": {driver.reason}" if driver.reason else "")
+        case "dead":
+            return f"dead: {who} ran{began} and was last seen {seen}"
+        case "fenced":
+            by = driver.taken_over_by
+            return f"fenced: {who}, last seen {seen}, was taken over by {by.owner if by else 'another driver'}"
+        case "unknown":
+            return f"unknown: {who} has given no sign of life"
 
 
 def _lease(status: PipelineStatus) -> str:
@@ -132,11 +164,11 @@ def _consequences(newest: CheckpointManifest, status: PipelineStatus) -> Iterato
     yield f"resume from checkpoint {newest.checkpoint_id}, epoch {format.number(epoch)}"
     if not status.pipeline:
         return
-    yield f"Spark runs epoch {epoch} again for its state, unless it had counted it as done; sinks that have it skip it"
     for name in status.owing:
         at_least = status.guarantees.get(name) == "at-least-once"
         twice = ", and may get it twice: it is at-least-once" if at_least else ""
         yield f"sink {name} still owes epoch {epoch} and gets it first{twice}"
+    yield f"Spark runs epoch {epoch} again for its state, unless it had counted it as done; sinks that have it skip it"
     yield f"then epoch {format.number(epoch + 1)}"
 
 
@@ -149,11 +181,11 @@ def _section(
         output.table(["  " + header[0], *header[1:]], [["  " + str(row[0]), *row[1:]] for row in rows], right=right)
 
 
-# Again and again
+# --watch
 
 
 def _watch(opened: OpenedStore, output: Output, every: float) -> int:
-    """Repeat until Ctrl-C, which is a normal end. A store that cannot be reached is tried again."""
+    """Show the status again and again until Ctrl-C, which is a normal end. Retries a store that is unavailable."""
     code = 0
     asked = StopRequest()
 
@@ -162,7 +194,7 @@ def _watch(opened: OpenedStore, output: Output, every: float) -> int:
         code = 0 if number == signal.SIGINT else 128 + number
         asked.make()
 
-    # A request, not an exception: one in the middle of a picture would leave half of it on the screen.
+    # A stop request, not an exception: an exception while drawing would leave half a picture on the screen.
     with stop_on_signals(end):
         _show_each(opened, output, _statuses(opened, every, asked))
     return code
@@ -201,20 +233,21 @@ def _draw_now(output: TerminalOutput, *, opened: OpenedStore, status: PipelineSt
 
 
 def status_line(status: PipelineStatus | Unavailable) -> str:
-    """The status in one line of a log."""
+    """The status as a log line."""
     if isinstance(status, Unavailable):
         return f"unavailable: {status.message}"
     newest = status.newest
-    parts = [format.moment(status.now_ms), status.pipeline or "-"]
+    driver = status.driver.state if status.driver and status.driver.state != "unknown" else ""
+    parts = [format.moment(status.now_ms), status.pipeline or "-", driver]
     if newest is None:
         parts.append("every checkpoint is damaged" if status.skipped else "no checkpoint yet")
-        return "  ".join(parts)
+        return "  ".join(part for part in parts if part)
     last = status.last_epoch
     parts += [
         f"epoch {newest.epoch}",
         f"checkpoint {newest.checkpoint_id}, {format.size(status.size_bytes)}",
         format.age(newest.timestamp_ms, status.now_ms),
-        f"watermark {format.moment(newest.watermark)}" if newest.watermark is not None else "",
+        f"watermark {format.watermark(newest.watermark)}" if newest.watermark is not None else "",
         f"sinks {format.sinks(newest)}" if newest.sink_commit_statuses else "",
         f"epoch {last.epoch}: {format.count(last.rows, 'row')}, {last.rows_per_second:,.1f}/s" if last else "",
         f"{format.count(len(status.skipped), 'newer checkpoint')} cannot be used" if status.skipped else "",

@@ -20,7 +20,14 @@ from holdfast.status.verify import STATES, Verdict, Verifier, VerifyReport, byte
 @click.argument("ids", type=CheckpointId(), nargs=-1, metavar="[ID ...]")
 @click.option("--deep", is_flag=True, help="Read every byte of state; otherwise presence and sizes are checked.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only what is not right, and nothing at all if everything is.")
-@click.option("--vnode-count", type=click.IntRange(1, 0xFFFF), help="Warn where a checkpoint has another count.")
+@click.option(
+    "--state-partitions",
+    "vnode_count",
+    type=click.IntRange(1, 0xFFFF),
+    metavar="N",
+    help="Warn where a checkpoint was written with another number of state partitions.",
+)
+@click.option("--vnode-count", "old_name", type=click.IntRange(1, 0xFFFF), hidden=True)
 def command(
     opened: OpenedStore,
     output: Output,
@@ -29,6 +36,7 @@ def command(
     deep: bool,
     quiet: bool,
     vnode_count: int | None,
+    old_name: int | None,
 ) -> int:
     """Check that checkpoints are what was written: all of them, or those named.
 
@@ -47,7 +55,7 @@ def command(
         total = bytes_ahead(opened, wanted) if output.has_bars else 0
     with output.bar("verifying", total, unit="bytes" if deep else "items") as bar:
         progress = bar.advance if deep else None
-        verifier = Verifier(opened, there, deep=deep, vnode_count=vnode_count, progress=progress)
+        verifier = Verifier(opened, there, deep=deep, vnode_count=vnode_count or old_name, progress=progress)
         verdicts = []
         for number in wanted:
             bar.describe(f"verifying {number}")
@@ -65,7 +73,7 @@ def command(
 
 
 def _reporter(output: Output, wanted: Sequence[int], quiet: bool) -> Callable[[Verdict], None]:
-    """Prints a line for each checkpoint as soon as it is known."""
+    """A function that prints the line of a verdict."""
     room = max((len(str(number)) for number in wanted), default=0)
 
     def show(verdict: Verdict) -> None:

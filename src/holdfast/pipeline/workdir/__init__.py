@@ -1,1 +1,1 @@
-"""Spark's checkpoint directory as Holdfast's: its owner and fence, a snapshot with each epoch, restore."""
+"""The workdir, which holds Spark's checkpoint directory: its owner, its fence, its snapshots, its restore."""

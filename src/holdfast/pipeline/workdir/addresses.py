@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from holdfast.errors import Corrupt
+from holdfast.pipeline.workdir.entries import Part
 from holdfast.pipeline.workdir.workdir import Workdir
 
 ROOT_MARK = b"holdfast-workdir:"
@@ -14,18 +16,31 @@ ROOT_MARK = b"holdfast-workdir:"
 def read_portable(workdir: Workdir, path: str) -> bytes:
     """A file as it goes into a checkpoint: its bytes, with `ROOT_MARK` for the workdir's address."""
     data = (workdir.path / path).read_bytes()
-    return _any_address(workdir).sub(ROOT_MARK, data) if _names_others(path) else data
+    return _any_address(workdir).sub(ROOT_MARK, data) if _holds_addresses(path) else data
+
+
+def read_part(workdir: Workdir, part: Part) -> bytes:
+    """One part of a file, as it goes into a checkpoint. `Corrupt` if a file in parts has not the size they say."""
+    if part.length == part.whole:
+        return read_portable(workdir, part.path)
+    with open(workdir.path / part.path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(part.offset)
+        data = file.read(part.length)
+    if size != part.whole or len(data) != part.length:
+        raise Corrupt(f"{part.path} has {size} bytes, not {part.whole}.", code="workdir.state-file", about=part.path)
+    return data
 
 
 def to_local(workdir: Workdir, path: str, data: bytes) -> bytes:
     """The bytes that a file of a checkpoint has in this workdir."""
-    return data.replace(ROOT_MARK, _address(workdir)) if _names_others(path) else data
+    return data.replace(ROOT_MARK, _address(workdir)) if _holds_addresses(path) else data
 
 
 def rewrite_addresses(workdir: Workdir) -> None:
     """Replace addresses that the workdir had before by the one it has now, in every file that holds any."""
     for path, _ in workdir.spark_checkpoint.files():
-        if not _names_others(path):
+        if not _holds_addresses(path):
             continue
         there = workdir.path / path
         before = there.read_bytes()
@@ -34,12 +49,12 @@ def rewrite_addresses(workdir: Workdir) -> None:
             continue
         aside = there.with_name(f".{there.name}.readdressed")
         aside.write_bytes(now)
-        # Hadoop would hold the new bytes against the checksum of the old ones.
+        # Hadoop would compare the new bytes with the checksum of the old ones.
         there.with_name(f".{there.name}.crc").unlink(missing_ok=True)
         os.rename(aside, there)
 
 
-def _names_others(path: str) -> bool:
+def _holds_addresses(path: str) -> bool:
     return path.startswith("state/") and "/_metadata/" in path
 
 

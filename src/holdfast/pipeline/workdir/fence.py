@@ -58,8 +58,8 @@ def fence_workdir(workdir: Workdir, generation: int, still_ours: Callable[[], No
 def close_older_paths(workdir: Workdir, generation: int, still_ours: Callable[[], None]) -> None:
     """Remove the path of every other generation, and what a stale Spark has put where one was.
 
-    A path of this generation or a higher one is a successor's, unless the store has forgotten that it gave that
-    number away. So `still_ours` is asked first.
+    A path of this generation or a higher one is a successor's, unless the store has lost its record of that
+    generation. So `still_ours` is called first.
     """
     home = workdir.home
     for path in home.parent.glob(glob.escape(f".{home.name}.spark-") + "*"):

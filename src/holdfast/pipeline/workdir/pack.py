@@ -1,6 +1,6 @@
 """Packing a workdir's files into batch objects: on the driver, or as a Spark job where the files are large.
 
-Either way a file is one entry, named by its path, and it counts for nothing until a manifest names it.
+Either way a file is one entry, or several if it is large, and counts only once a manifest lists its batch objects.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import msgspec
 from holdfast.base.jvm import default_parallelism, is_one_process, run_on_executors
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
-from holdfast.checkpoints.manifest import BatchObject
-from holdfast.pipeline.workdir.addresses import read_portable
+from holdfast.checkpoints.manifest import BatchEntry
+from holdfast.pipeline.workdir.addresses import read_part
+from holdfast.pipeline.workdir.entries import Entries, parts_of
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.storage.objects import ObjectStore, open_objects
 
@@ -29,21 +30,21 @@ longer than all the checksums.
 """
 
 LARGE = 8 << 20
-"""From here on a job on the executors is worth its start."""
+"""From this many bytes on, a job on the executors is faster than the driver alone."""
 
-Packing = Callable[[CheckpointStore, Workdir, Mapping[str, int], int], dict[str, BatchObject]]
-"""Writes files (path to size) for an epoch; says which batch object holds which."""
+Packing = Callable[[CheckpointStore, Workdir, Mapping[str, int], int], dict[str, Entries]]
+"""Writes files (path to size) for an epoch, and returns the entries in batch objects that hold each."""
 
 
 def pack_on_driver(
     store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int
-) -> dict[str, BatchObject]:
-    """Read and write everything here."""
-    return _pack(store, workdir, list(files), epoch, prefix="")
+) -> dict[str, Entries]:
+    """Pack all files on the driver."""
+    return _pack(store, workdir, files, epoch, prefix="")
 
 
 class Reopening(msgspec.Struct, frozen=True):
-    """How another process gets to the store."""
+    """The address and the options with which another process opens the store."""
 
     address: str
     options: dict[str, str] | None = None
@@ -57,17 +58,18 @@ def packing_for(spark: SparkSession, reopening: Reopening | None) -> Packing:
     if reopening is None or is_one_process(spark):
         return pack_on_driver
 
-    def pack(store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int) -> dict[str, BatchObject]:
+    def pack(store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int) -> dict[str, Entries]:
         if sum(files.values()) < LARGE:
             return pack_on_driver(store, workdir, files, epoch)
         store.recheck_lease()
         groups = split_evenly(files, default_parallelism(spark))
         job = _PackingJob(reopening, workdir, epoch)
-        packed = run_on_executors(spark, job, list(enumerate(groups)))
-        missing = [path for group in packed for path, batch in group if batch is None]
+        sized = [(number, {path: files[path] for path in group}) for number, group in enumerate(groups)]
+        packed = run_on_executors(spark, job, sized)
+        missing = [path for group in packed for path, entries in group if entries is None]
         if missing:
             raise FileNotFoundError(missing[0])
-        return {path: batch for group in packed for path, batch in group if batch is not None}
+        return {path: entries for group in packed for path, entries in group if entries is not None}
 
     return pack
 
@@ -84,43 +86,44 @@ def split_evenly(files: Mapping[str, int], count: int) -> list[list[str]]:
 
 
 class _PackingJob:
-    """What an executor does: one group of files into batch objects under a prefix of its own."""
+    """The task of an executor: pack one group of files into batch objects under a prefix of its own."""
 
     def __init__(self, reopening: Reopening, workdir: Workdir, epoch: int) -> None:
         self._reopening = reopening
         self._workdir = workdir
         self._epoch = epoch
 
-    def __call__(self, group: tuple[int, list[str]]) -> list[tuple[str, BatchObject | None]]:
-        """The files of a group with what holds them; None for one that Spark has removed meanwhile."""
-        number, paths = group
+    def __call__(self, group: tuple[int, dict[str, int]]) -> list[tuple[str, Entries | None]]:
+        """The files of a group, each with its entries; None for a file that Spark has removed meanwhile."""
+        number, files = group
         objects = open_objects(self._reopening.address, options=self._reopening.options)
         try:
-            packed = _pack(objects, self._workdir, paths, self._epoch, prefix=f"nodes/{number}/")
+            packed = _pack(objects, self._workdir, files, self._epoch, prefix=f"nodes/{number}/")
         except FileNotFoundError as error:
             return [(str(error.filename), None)]
         return list(packed.items())
 
 
 def _pack(
-    where: ObjectStore | HasLease | Any, workdir: Workdir, paths: list[str], epoch: int, *, prefix: str
-) -> dict[str, BatchObject]:
+    where: ObjectStore | HasLease | Any, workdir: Workdir, files: Mapping[str, int], epoch: int, *, prefix: str
+) -> dict[str, Entries]:
     batcher = CheckpointBatcher(where, prefix, PACKED_TOGETHER)
-    packed: dict[str, BatchObject] = {}
+    packed: dict[str, Entries] = {}
     waiting: list[str] = []
 
     def flush() -> None:
         batch = batcher.flush(epoch)
         if batch is not None:
-            packed.update(dict.fromkeys(waiting, batch))
+            for index, path in enumerate(waiting):
+                packed[path] = (*packed.get(path, ()), BatchEntry(batch, index))
         waiting.clear()
 
-    for path in paths:
-        data = read_portable(workdir, path)
+    for part in (part for path, size in files.items() for part in parts_of(path, size)):
+        data = read_part(workdir, part)
         if len(data) >= PACKED_TOGETHER:
             flush()
-        batcher.add(path, data)
-        waiting.append(path)
+        batcher.add(part.name, data)
+        waiting.append(part.path)
         if batcher.should_flush():
             flush()
     flush()

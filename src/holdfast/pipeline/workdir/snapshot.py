@@ -6,20 +6,34 @@ done. Nothing that is still being written is ever read.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+import stat
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
-from holdfast.checkpoints.manifest import BatchObject
+from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError
+from holdfast.pipeline.workdir.entries import Entries, bitmaps
 from holdfast.pipeline.workdir.pack import Packing, pack_on_driver
+from holdfast.pipeline.workdir.stamps import write_stamps
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.directory import FileStamp
-from holdfast.sparkdir.state_files import files_for_batch, is_immutable, newest_versions
+from holdfast.sparkdir.next_batch import files_of_next_batch
+from holdfast.sparkdir.operator_metadata import StateStore, stores_of_batch
+from holdfast.sparkdir.state_files import (
+    files_for_batch,
+    is_compacted_log,
+    is_immutable,
+    is_newer_than,
+    missing_files,
+    newest_versions,
+    partition_versions,
+    referred_names,
+)
 
 COMPACTED_AT_LEAST = 64 << 10
 """Compaction may always rewrite this many bytes, so that objects with little live data can go."""
@@ -29,9 +43,9 @@ MOSTLY_DEAD = 0.5
 
 
 class FileLocation(msgspec.Struct, frozen=True):
-    """The batch object that holds a file's bytes, and the file's stamp in the workdir when they were read."""
+    """The entries that hold a file's bytes, and the file's stamp in the workdir when they were read."""
 
-    batch: BatchObject
+    entries: Entries
     size: int
     stamp: FileStamp
 
@@ -42,28 +56,36 @@ class Snapshot(msgspec.Struct, frozen=True):
     batches: list[BatchObject]
     """Written for this snapshot."""
     inherited: list[BatchObject]
-    """Written by earlier ones, and still needed."""
+    """Written for earlier snapshots, and still needed."""
+    live: dict[str, str] = {}
+    """The bitmaps of inherited batch objects that are needed for some of their entries only."""
     locations: dict[str, FileLocation] = {}
+    batch_id: int | None = None
+    partition_versions: list[int] = []
+    """The version of each state partition; none before the first batch is done, and of a query without state."""
     new_bytes: int = 0
     """Of files, before packing."""
 
 
 def choose_compaction(locations: Mapping[str, FileLocation], new_bytes: int) -> set[str]:
-    """Files to write again although the store has them, so that old objects with little left in them can go. Pure.
+    """Files to write again although the store has them, so that old objects with little live data can go. Pure.
 
-    Spends at most a small share of what is written anyway; the objects that free most for least come first.
+    Adds at most a small share to the bytes that are written anyway. Objects with the fewest live bytes come first.
     """
-    live: dict[str, list[str]] = {}
+    live: dict[BatchObject, list[str]] = {}
     for path, location in locations.items():
-        live.setdefault(location.batch.key, []).append(path)
+        for entry in location.entries:
+            live.setdefault(entry.batch, []).append(path)
     budget = max(COMPACTED_AT_LEAST, int(new_bytes * COMPACTED_SHARE))
     chosen: set[str] = set()
-    costs = sorted((sum(locations[path].size for path in paths), key) for key, paths in live.items())
-    for cost, key in costs:
-        batch = locations[live[key][0]].batch
-        is_worth_it = len(live[key]) <= batch.entries * MOSTLY_DEAD
+    costs = sorted(
+        (sum(locations[path].size for path in set(paths)), batch.key, batch) for batch, paths in live.items()
+    )
+    for cost, _, batch in costs:
+        dies_soon = any(is_compacted_log(path) for path in live[batch])
+        is_worth_it = len(live[batch]) <= batch.entries * MOSTLY_DEAD and not dies_soon
         if is_worth_it and cost <= budget:
-            chosen.update(live[key])
+            chosen.update(live[batch])
             budget -= cost
     return chosen
 
@@ -76,66 +98,115 @@ class WorkdirSnapshotter:
         self._store = store
         self._pack = pack or pack_on_driver
         self._held: dict[str, FileLocation] = {}
+        self._held_for: int | None = None
         self._order: dict[str, int] = {}
-        self._archives: dict[tuple[str, FileStamp], bytes] = {}
+        self._referred: dict[tuple[str, FileStamp], Collection[str]] = {}
 
-    def begin(self, held: Mapping[str, BatchObject], order: Sequence[BatchObject]) -> None:
+    def begin(self, held: Mapping[str, Entries], order: Sequence[BatchObject]) -> None:
         """Go on from a checkpoint whose files are unchanged in the workdir."""
         self._order = {batch.key: place for place, batch in enumerate(order)}
-        self._held = {}
-        for path, batch in held.items():
+        self._held, self._held_for = {}, None
+        for path, entries in held.items():
             found = os.stat(self._workdir.path / path)
-            self._held[path] = FileLocation(batch, found.st_size, FileStamp(found.st_size, found.st_mtime_ns))
+            self._held[path] = FileLocation(entries, found.st_size, FileStamp(found.st_size, found.st_mtime_ns))
 
     def snapshot(self, batch_id: int, epoch: int) -> Snapshot:
         """Write everything that batch `batch_id` needs and the store does not have; durable on return.
 
         Nothing counts until `confirm`: an epoch that fails leaves objects that no checkpoint names.
         """
+        is_listed = self._held_for != batch_id - 1
         for attempt in range(3):
-            stamps = dict(self._workdir.spark_checkpoint.files())
             try:
-                needed = files_for_batch(stamps, batch_id, partial(self._archive, stamps))
-                self._check_complete(needed, batch_id)
-                return self._write(needed, stamps, epoch)
+                expected = None if is_listed or attempt else self._expected_files(batch_id)
+                stamps = self._listed_files(batch_id) if expected is None else expected
+                stores = stores_of_batch(stamps, batch_id, self._workdir.spark_checkpoint.read)
+                self._check_complete(stamps.keys(), batch_id, stores)
+                found = self._write(stamps, batch_id, epoch)
+                return msgspec.structs.replace(found, partition_versions=partition_versions(stamps, stores))
             except (FileNotFoundError, Corrupt) as problem:
-                # Spark's own clean-up may have come between the look and the read; what is really needed stays.
+                # Spark may remove an old file between the listing and the read; it keeps the files that are needed.
                 if attempt == 2:
                     raise _unreadable(self._workdir, problem) from problem
         raise AssertionError("unreachable")
 
     def confirm(self, snapshot: Snapshot) -> None:
         """The checkpoint that names this snapshot is saved: from now on its files need not be written again."""
-        self._held = snapshot.locations
+        self._held, self._held_for = snapshot.locations, snapshot.batch_id
         self._order = {batch.key: place for place, batch in enumerate([*snapshot.inherited, *snapshot.batches])}
 
-    def _write(self, needed: set[str], stamps: Mapping[str, FileStamp], epoch: int) -> Snapshot:
-        held = {path: self._held[path] for path in needed if self._is_held(path, stamps)}
-        new = {path: stamps[path][0] for path in sorted(needed - held.keys())}
+    def seal(self, manifest: CheckpointManifest, *, is_clean: bool) -> None:
+        """Leave stamps for the next start: the query has ended, and `manifest` is the newest checkpoint.
+
+        Only a clean end vouches for what Spark wrote since the checkpoint.
+        """
+        stamps = dict(self._workdir.spark_checkpoint.files())
+        held = {path: found.entries for path, found in self._held.items() if found.stamp == stamps.get(path)}
+        if held.keys() == self._held.keys():
+            newer = [path for path in stamps if path not in held and is_newer_than(path, manifest.wal_position)]
+            write_stamps(self._workdir, self._store.objects, manifest, held, newer if is_clean else ())
+
+    def _listed_files(self, batch_id: int) -> dict[str, FileStamp]:
+        """What a batch needs, by a listing of the whole workdir."""
+        stamps = dict(self._workdir.spark_checkpoint.files())
+
+        def referred(path: str) -> Collection[str]:
+            return self._referred_names(path, stamps[path])
+
+        return {path: stamps[path] for path in files_for_batch(stamps, batch_id, referred)}
+
+    def _expected_files(self, batch_id: int) -> dict[str, FileStamp] | None:
+        """What a batch needs, by what the batch before it needed; None if that does not suffice.
+
+        Of files that never change and that the store has, the stamp is the one from then.
+        """
+        spark_checkpoint = self._workdir.spark_checkpoint
+        logs = {f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"}
+        stores = stores_of_batch(self._held.keys() | logs, batch_id, spark_checkpoint.read)
+
+        def referred(path: str) -> Collection[str]:
+            return self._referred_names(path, self._stamp(path))
+
+        needed = files_of_next_batch(self._held.keys(), batch_id, stores, spark_checkpoint.names, referred)
+        if needed is None:
+            return None
+        known = {path: self._held[path].stamp for path in needed if path in self._held and is_immutable(path)}
+        return known | {path: self._stamp(path) for path in needed - known.keys()}
+
+    def _stamp(self, path: str) -> FileStamp:
+        found = os.stat(self._workdir.path / path)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "it is not a file", path)
+        return FileStamp(found.st_size, found.st_mtime_ns)
+
+    def _write(self, stamps: Mapping[str, FileStamp], batch_id: int, epoch: int) -> Snapshot:
+        held = {path: self._held[path] for path in stamps if self._is_held(path, stamps)}
+        new = {path: stamps[path][0] for path in sorted(stamps.keys() - held.keys())}
         new_bytes = sum(new.values())
         # Compact only objects whose files are all unchanged. If a file changed, the stored copy is the only good one.
-        spoiled = {location.batch.key for path, location in held.items() if location.stamp != stamps[path]}
-        sound = {path: location for path, location in held.items() if location.batch.key not in spoiled}
+        changed = [location for path, location in held.items() if location.stamp != stamps[path]]
+        spoiled = _batches(changed)
+        sound = {path: location for path, location in held.items() if not spoiled.keys() & _batches([location]).keys()}
         again = choose_compaction(sound, new_bytes)
+        if any(self._stamp(path) != stamps[path] for path in again):
+            raise Corrupt("A file has changed while it was captured.", code="workdir.state-file")
         written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
         with step("capture.pack", files=len(written), bytes=new_bytes):
             packed = self._pack(self._store, self._workdir, written, epoch)
         kept = {path: location for path, location in held.items() if path not in again}
-        fresh = {path: FileLocation(batch, stamps[path][0], stamps[path]) for path, batch in packed.items()}
-        inherited = {location.batch.key: location.batch for location in kept.values()}
+        fresh = {path: FileLocation(entries, stamps[path][0], stamps[path]) for path, entries in packed.items()}
         return Snapshot(
-            batches=_distinct(packed.values()),
-            inherited=sorted(inherited.values(), key=lambda batch: self._order[batch.key]),
+            batches=list(_batches(fresh.values()).values()),
+            inherited=sorted(_batches(kept.values()).values(), key=lambda batch: self._order[batch.key]),
+            live=bitmaps(entry for location in kept.values() for entry in location.entries),
             locations={**kept, **fresh},
+            batch_id=batch_id,
             new_bytes=new_bytes,
         )
 
-    def _check_complete(self, needed: set[str], batch_id: int) -> None:
-        """A checkpoint with a hole is worse than none: it would be trusted."""
-        wanted = {"metadata", f"offsets/{batch_id}"}
-        if batch_id > 0:
-            wanted |= {f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"}
-        missing = sorted(wanted - needed)
+    def _check_complete(self, needed: Collection[str], batch_id: int, stores: Iterable[StateStore]) -> None:
+        """`Corrupt` if a file is missing: an incomplete checkpoint is worse than none, because it would be trusted."""
+        missing = missing_files(needed, batch_id, stores)
         before, now = newest_versions(self._held), newest_versions(needed)
         missing += sorted(
             store for store, version in before.items() if version == batch_id - 1 and now.get(store) != batch_id
@@ -149,18 +220,18 @@ class WorkdirSnapshotter:
             return False
         return is_immutable(path) or self._held[path].stamp == stamps[path]
 
-    def _archive(self, stamps: Mapping[str, FileStamp], path: str) -> bytes:
+    def _referred_names(self, path: str, stamp: FileStamp) -> Collection[str]:
         """RocksDB's archives never change; one that was read need not be read again."""
-        stamp = stamps[path]
-        if (path, stamp) not in self._archives:
-            if len(self._archives) > 4096:
-                self._archives.clear()
-            self._archives[path, stamp] = (self._workdir.path / path).read_bytes()
-        return self._archives[path, stamp]
+        if (path, stamp) not in self._referred:
+            if len(self._referred) > 4096:
+                self._referred.clear()
+            self._referred[path, stamp] = referred_names((self._workdir.path / path).read_bytes(), path)
+        return self._referred[path, stamp]
 
 
-def _distinct(batches: Iterable[BatchObject]) -> list[BatchObject]:
-    return list({batch.key: batch for batch in batches}.values())
+def _batches(locations: Iterable[FileLocation]) -> dict[str, BatchObject]:
+    """The batch objects that hold files, by their keys."""
+    return {entry.batch.key: entry.batch for location in locations for entry in location.entries}
 
 
 def _unreadable(workdir: Workdir, problem: Exception) -> HoldfastError:

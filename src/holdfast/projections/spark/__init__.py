@@ -1,1 +1,1 @@
-"""Projections on Spark: events as a data source, and runners that work in parallel."""
+"""Projections on Spark: events as a data source, and a runner whose handlers run in parallel on the executors."""

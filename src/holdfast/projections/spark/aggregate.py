@@ -1,4 +1,4 @@
-"""A projection given as an aggregation: Spark aggregates the new events, and the read model is combined with that."""
+"""A projection defined as an aggregation: Spark aggregates new events, then rows are combined with the read model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMBINATIONS = ("sum", "min", "max", "last")
 NULL = b"null"
 _WHOLE = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
 _IN_ORDER = {*_WHOLE, "string", "boolean", "date", "timestamp", "timestamp_ntz"}
-# More digits than any sum of Spark's can have: nothing is rounded.
+# More digits than a sum in Spark can have, so that nothing is rounded.
 _EXACT = decimal.Context(prec=100)
 _document = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -46,12 +46,13 @@ class FrameProjection:
             combine={"cents": "sum"},
         )
 
-    `aggregate` is given the new events, with the columns of `read_events`, and gives one row per key. `combine` says
-    for every other column how the row of the new events and the row of those before make one: `sum`, `min`, `max`, or
-    `last` for what the newer row has. Each row is an entry of the read model, key and value as JSON documents.
+    `aggregate` takes the new events, with the columns of `read_events`, and returns one row per key. For every other
+    column, `combine` says how to combine the row of the new events with the stored row: `sum`, `min`, `max`, or `last`,
+    which takes the value of the newer row. Each row is an entry of the read model, key and value as JSON documents.
 
-    Guarantees: if the aggregation of all events is the combination of the aggregations of their parts, the read model
-    is that of all events up to the projection's position. What would not be exact, as a sum of floats, is refused.
+    Guarantees: if aggregating the parts and combining the results gives the same as aggregating all events, then the
+    read model is the aggregation of all events up to the projection's position. A combination that would not be exact,
+    such as a sum of floats, is refused.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class FrameProjection:
         unknown = [how for how in self.combine.values() if how not in COMBINATIONS]
         both = sorted(set(self.columns) & self.combine.keys())
         if not self.columns or unknown or both:
-            why = f"{unknown[0]!r} is no combination" if unknown else f"{', '.join(both) or 'no column'} is its key"
+            why = f"{unknown[0]!r} is not a combination" if unknown else f"{', '.join(both) or 'no column'} is its key"
             raise _refused(name, why)
 
     def handle(self, event: Event, view: View) -> None:
-        """It has no handler for single events."""
+        """`Invalid`: an aggregation has no handler for single events."""
         raise _refused(self.name, "it is an aggregation, and events are not handled one by one")
 
     def key_of(self, **columns: Any) -> bytes:
@@ -85,7 +86,7 @@ class FrameProjection:
         return key_bytes(self.columns, columns)
 
     def check(self, schema: StructType) -> None:
-        """`Invalid` if rows like these cannot be kept and combined exactly."""
+        """`Invalid` if rows of this schema cannot be stored and combined exactly."""
         found = problems(schema, self.columns, None)
         kinds = {field.name: field.dataType for field in schema.fields if field.name not in self.columns}
         found += [f"there is no combination for the column {name!r}" for name in kinds if name not in self.combine]
@@ -99,7 +100,7 @@ class FrameProjection:
             raise _refused(self.name, "; ".join(found))
 
     def combined(self, before: bytes, new: bytes, schema: StructType) -> bytes:
-        """The value of a row from the one that is kept and the one of newer events."""
+        """Combine the stored value of a row with the value from newer events."""
         old, row = _document.decode(before), _document.decode(new)
         for name, how in self.combine.items():
             kept, came = bytes(old.get(name, NULL)), bytes(row.get(name, NULL))
@@ -144,18 +145,18 @@ def _refused(name: str, why: str) -> Invalid:
 
 
 class StreamProgress(msgspec.Struct, frozen=True):
-    """The streams of a batch, and how far each was handled before."""
+    """The streams of a batch: new cursors, and streams with events that were handled before."""
 
     reached: dict[str, int]
-    """New cursors, of streams with events that follow theirs."""
+    """The new cursor of each stream that has events after its cursor."""
     seen: dict[str, int]
-    """Cursors of streams with events that do not."""
+    """The cursor of each stream that has events up to its cursor, which were handled before."""
     events: int
-    """How many follow."""
+    """How many events follow the cursor of their stream."""
 
 
 class FrameBatches:
-    """Go through the log with an aggregation. Everything it writes is one commit with the cursors."""
+    """Handles batches by aggregation. Rows and cursors are written in one commit."""
 
     def __init__(
         self,
@@ -213,16 +214,16 @@ class FrameBatches:
         for stream, low, _, _ in found:
             if low > before[stream] + 1:
                 raise cursors.gap(self._ref, stream, before[stream], low)
-            if low <= before[stream]:
-                cursors.check_was_seen(self._store.log, self._ref, stream, before[stream])
+        seen = {stream: before[stream] for stream, low, _, _ in found if low <= before[stream]}
+        cursors.check_were_seen(self._store.log, self._ref, seen)
         return StreamProgress(
             {stream: high for stream, _, high, _ in found if high > before[stream]},
-            {stream: before[stream] for stream, low, _, _ in found if low <= before[stream]},
+            seen,
             sum(max(0, high - before[stream]) for stream, _, high, _ in found),
         )
 
     def _rows(self, start: int, last: int, seen: dict[str, int], build: int) -> dict[bytes, bytes | None]:
-        """The rows of the new events, each combined with the one that the read model has."""
+        """The rows of the new events, each combined with its row in the read model."""
         frame = self._aggregated(self._unseen(self._events(start, last), seen))
         rows = self._collected(encoded(frame, self._projection.columns, None))
         if any(key is None for key, _ in rows):

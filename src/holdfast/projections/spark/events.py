@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.addresses import kv_absolute
 from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Invalid
 from holdfast.projections import keys
@@ -32,15 +33,15 @@ COLUMNS = {
     "is_json": "boolean",
     "payload": "binary",
 }
-"""As an event has them."""
+"""The columns of a DataFrame of events, with their types."""
 RECORD = "record"
 """The whole event in one column of bytes, from which executors decode it again."""
 ROWS = 10_000
-"""In one record batch."""
+"""Rows in one record batch."""
 
 
 class EventHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The beginning of an event, when the rest of it is not asked for."""
+    """The first fields of an event, decoded if no other column is requested."""
 
     position: int
     stream: str
@@ -52,7 +53,7 @@ def schema_text() -> str:
 
 
 def check_columns(schema: StructType) -> list[str]:
-    """The names of columns that were asked for, each of the kind it has; or `Invalid`."""
+    """The names of the requested columns. `Invalid` if a column does not exist, or has another type."""
     known = COLUMNS | {RECORD: "binary"}
     for field in schema.fields:
         kind = field.dataType.simpleString()
@@ -70,9 +71,9 @@ def check_columns(schema: StructType) -> list[str]:
 def batches(
     rows: Iterable[list[Row]], names: Sequence[str], holds: Callable[[str], bool] | None, address: str
 ) -> Iterator[RecordBatch]:
-    """Record batches with these columns of the events in sealed rows; those of streams that are not held are left out.
+    """Record batches with the columns `names`, decoded from sealed rows. `holds` says which streams to include.
 
-    Only the columns asked for are decoded, and every checksum is verified.
+    Only the requested columns are decoded, and every checksum is verified.
     """
     import pyarrow
 
@@ -94,14 +95,14 @@ def batches(
 
 
 decode_record = msgpack_decoder(Event).decode
-"""An event from the column `record`."""
+"""Decode an event from the column `record`."""
 
 
 PUSHES = "spark.sql.python.filterPushdown.enabled"
 
 
 def register_events(spark: SparkSession) -> str:
-    """Make the format `holdfast_events` known to a session, for `read` and `readStream`; its name."""
+    """Register the data source `holdfast_events` in a session, for `read` and `readStream`. Returns its name."""
     from holdfast.projections.spark.events_source import NAME, EventsDataSource
 
     spark.dataSource.register(EventsDataSource)
@@ -111,18 +112,18 @@ def register_events(spark: SparkSession) -> str:
 def read_events(
     spark: SparkSession, url: str, *, columns: str | None = None, streaming: bool = False, **options: Any
 ) -> DataFrame:
-    """The events of the store at an address that every executor reaches, one row each.
+    """The events of a store, one row each. Every executor must reach the store at `url`.
 
-    `columns` names those that are wanted with their types, "position bigint, payload binary"; the others are not even
+    `columns` lists the wanted columns with their types, "position bigint, payload binary"; the others are not
     decoded. Options: `prefix` of streams, `from_position` and `until` (both included), `partitions` or
     `events_per_partition`; for a stream also `max_events_per_trigger`. Filters on position and stream are applied
     before reading if Spark allows it (`spark.sql.python.filterPushdown.enabled`).
 
-    Guarantees: a batch holds exactly the events up to the last one there was when it was planned. A stream gives the
-    same events for the same offsets.
+    Guarantees: a batch read returns exactly the events up to the last one at the time of planning. A streaming read
+    returns the same events for the same offsets.
     """
     name = register_events(spark)
-    reader = (spark.readStream if streaming else spark.read).format(name).option("url", url)
+    reader = (spark.readStream if streaming else spark.read).format(name).option("url", kv_absolute(url))
     if columns is not None:
         reader = reader.schema(columns)
     if str(spark.conf.get(PUSHES, "false")).lower() == "true":

@@ -1,4 +1,4 @@
-"""Which events of a store a reader asks for, and how a pushed filter of Spark narrows them."""
+"""Which events of a store a reader requests, and how filters pushed down by Spark narrow them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     url: str
     first: int = 1
     until: int | None = None
-    """None: the last event there is when the reading is planned."""
+    """None: the last event at the time of planning."""
     prefix: str = ""
     streams: tuple[str, ...] | None = None
     """None: all streams with the prefix."""
@@ -32,7 +32,7 @@ class EventFilter(msgspec.Struct, frozen=True):
         return stream.startswith(self.prefix) and (self.streams is None or stream in self.streams)
 
     def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The positions from a first to a last one, in parts of one size."""
+        """The positions from `first` to `last`, in ranges of equal size."""
         events = last - first + 1
         if events <= 0:
             return []
@@ -41,13 +41,13 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 def from_options(options: Mapping[str, str]) -> EventFilter:
-    """The filter that the options of a reader describe, or `Invalid`."""
+    """The filter that the options of a reader describe. `Invalid` if an option is wrong."""
     url = options.get("url")
     if url is None:
         raise _refused("url", "it is missing")
     if url.startswith("memory:"):
         raise Invalid(
-            f"{url} is in the memory of one process, and Spark reads in others.",
+            f"{url} is in the memory of one process, and Spark's executors are other processes.",
             code="events.memory",
             about=url,
             unchanged="everything",
@@ -67,7 +67,7 @@ def from_options(options: Mapping[str, str]) -> EventFilter:
 
 
 def narrowed(filter: EventFilter, by: Filter) -> EventFilter | None:
-    """The events that a filter leaves, all of them and no others; None if that is for Spark to find out."""
+    """The filter narrowed by `by`, exactly; None if Spark has to apply `by` itself."""
     from pyspark.sql.datasource import IsNotNull
 
     attribute = getattr(by, "attribute", None)
@@ -114,7 +114,7 @@ def _by_stream(filter: EventFilter, by: Filter) -> EventFilter | None:
 
 
 def _of_streams(filter: EventFilter, streams: set[str]) -> EventFilter:
-    streams = streams - {""}  # no stream is called so
+    streams = streams - {""}  # no stream has an empty name
     left = streams if filter.streams is None else streams & set(filter.streams)
     return msgspec.structs.replace(filter, streams=tuple(sorted(left)))
 

@@ -1,7 +1,7 @@
-"""The events of a store as a source of Spark's, read on the executors, without fencing or blocking writers.
+"""The events of a store as a Spark data source, read on the executors, without fencing or blocking writers.
 
-Executors look at the store and never open it to write: a worker on SlateDB is not fenced by its readers, and one on
-SQLite does not wait for them. They must reach it at the same address, with the same settings in their environment.
+Executors open the store read-only: a worker on SlateDB is not fenced by its readers, and a worker on SQLite does not
+wait for them. Executors must reach the store at the same address, with the same settings in their environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = "holdfast_events"
 
 
 class EventsDataSource(DataSource):
-    """`spark.read.format("holdfast_events").option("url", "sqlite:///...")`; `read_events` does the rest."""
+    """`spark.read.format("holdfast_events").option("url", "sqlite:////...")`; `read_events` does the rest."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,7 +36,7 @@ class EventsDataSource(DataSource):
         return schema_text()
 
     def reader(self, schema: Any) -> EventsReader:
-        # Spark refuses a reader that takes filters unless its configuration says that filters may be pushed.
+        # Spark refuses a reader that has `pushFilters` unless filter pushdown is enabled in its configuration.
         pushes = self.options.get("push_filters", "false").lower() == "true"
         return (PushingReader if pushes else EventsReader)(from_options(self.options), check_columns(schema))
 
@@ -45,7 +45,7 @@ class EventsDataSource(DataSource):
             from holdfast.projections.spark.events_stream import EventsStreamReader
         except ModuleNotFoundError as error:
             raise Invalid(
-                "A stream of events needs PySpark 4.2 or newer, which can limit what a trigger reads.",
+                "A stream of events needs PySpark 4.2 or newer, which can limit how much a trigger reads.",
                 code="events.pyspark",
                 about="PySpark",
                 unchanged="everything",
@@ -55,7 +55,7 @@ class EventsDataSource(DataSource):
 
 
 class PositionPartition(InputPartition):
-    """Events from a first position to a last one."""
+    """The events from position `first` to `last`, both included."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first = first
@@ -63,7 +63,7 @@ class PositionPartition(InputPartition):
 
 
 class StreamPartition(InputPartition):
-    """Events of some streams, up to a last position."""
+    """The events of some streams, up to position `last`."""
 
     def __init__(self, streams: tuple[str, ...], last: int) -> None:
         self.streams = streams
@@ -71,7 +71,7 @@ class StreamPartition(InputPartition):
 
 
 class EventsReader(DataSourceReader):
-    """The events that there are when the reading is planned, in parts by their position."""
+    """Reads the events that exist at the time of planning, partitioned by position."""
 
     def __init__(self, filter: EventFilter, columns: list[str]) -> None:
         self.filter = filter
@@ -82,7 +82,7 @@ class EventsReader(DataSourceReader):
             head = store.position
         last = head if self.filter.until is None else min(head, self.filter.until)
         if self.filter.streams is None:
-            # Spark would ask for one partition without a value if there were none.
+            # Without partitions, Spark would call `read(None)`: return an empty one instead.
             return [PositionPartition(*part) for part in self.filter.ranges(self.filter.first, last)] or [
                 PositionPartition(1, 0)
             ]
@@ -93,7 +93,7 @@ class EventsReader(DataSourceReader):
 
 
 class PushingReader(EventsReader):
-    """The same, with filters on position and stream applied before anything is read."""
+    """An `EventsReader` that applies filters on position and stream before reading."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         for one in filters:
@@ -105,7 +105,7 @@ class PushingReader(EventsReader):
 
 
 def read_partition(filter: EventFilter, columns: list[str], partition: InputPartition) -> Iterator[RecordBatch]:
-    """The events of one partition, as record batches. `Corrupt` if one is not there."""
+    """The events of one partition, as record batches. `Corrupt` if one is missing."""
     with open_projections(filter.url, read_only=True) as store:
         if isinstance(partition, StreamPartition):
             rows = _of_streams(store, filter, partition)

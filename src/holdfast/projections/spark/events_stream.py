@@ -1,4 +1,4 @@
-"""The events of a store as a stream of Spark's. Where it stands is one number, the position of the last event read."""
+"""The events of a store as a streaming source of Spark. The offset is the position of the last event read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSITION = "position"
 
 
 class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Events in the order of their commits: the same ones for the same offsets, whenever they are read again."""
+    """Events in commit order. The same offsets always give the same events."""
 
     def __init__(self, options: Mapping[str, str], filter: EventFilter, columns: list[str]) -> None:
         self._filter = filter

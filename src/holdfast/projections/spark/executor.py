@@ -5,7 +5,6 @@ Nothing is written here: the handlers' reads and writes are reported to the driv
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ import msgspec
 from holdfast.base.arguments import MAX_KEY_BYTES, check_key, check_prefix
 from holdfast.base.codec import msgpack_decoder
 from holdfast.errors import Conflict, HoldfastError, Invalid
-from holdfast.projections import cursors, state
-from holdfast.projections.batch import NOT_THE_EVENTS_FAULT, told
+from holdfast.projections import cursors, retry, state
+from holdfast.projections.batch import error_text, is_store_error
 from holdfast.projections.event import Event
 from holdfast.projections.projection import OnError, ProjectionLike
-from holdfast.projections.runner import pause
 from holdfast.projections.spark.events import decode_record
 from holdfast.projections.spark.merge import Failed, Fault, GroupResult, StreamRange, encode_part, fault
 from holdfast.projections.state import BuildRef, ProjectionState
@@ -36,7 +34,7 @@ TRACE = 10_000
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the driver sends to every executor."""
+    """Everything that the driver sends to an executor."""
 
     url: str
     projection: ProjectionLike
@@ -89,7 +87,7 @@ def _group(key_of: Callable[[Event], Any], event: Event, name: str) -> Any:
             return found
         why = f"it is {type(found).__name__}, not text or bytes"
     except Exception as error:
-        why = told(error)
+        why = error_text(error)
     return fault(
         Invalid(
             f"Projection {name[:200]!r} has no key for event {event.sequence} of stream {event.stream[:200]!r} "
@@ -97,7 +95,7 @@ def _group(key_of: Callable[[Event], Any], event: Event, name: str) -> Any:
             code="projection.key",
             about=f"projection {name[:200]!r}",
             unchanged="its read model and its cursors",
-            next_step="let key(event) give text or bytes for every event",
+            next_step="return text or bytes from key(event) for every event",
         )
     )
 
@@ -117,12 +115,12 @@ def _parts(task: Task, batches: Iterator[RecordBatch]) -> Iterator[GroupResult]:
             yield from GroupExecutor(task, store).run(batches)
     except HoldfastError as error:
         yield GroupResult(faults=[fault(error)])
-    for _ in batches:  # Spark wants all of them to be taken
+    for _ in batches:  # Spark requires that the input is consumed
         pass
 
 
 class GroupExecutor:
-    """One partition's groups, one after the other."""
+    """Handles the groups of one partition, one after the other."""
 
     def __init__(self, task: Task, store: ProjectionStore) -> None:
         self._task = task
@@ -134,7 +132,7 @@ class GroupExecutor:
         self._has_cursors = any(store.kv.scan(ref.space, ref.prefix, end_of(ref.prefix), 1))
         self._handle = task.projection.handle
         self._first: dict[str, tuple[int, Event]] = {}
-        """Of each stream of the group: its cursor, and the first event that follows it."""
+        """For each stream of the group: its cursor, and the first event after the cursor."""
         self._last: dict[str, int] = {}
         self._handled = 0
         self._part = GroupResult()
@@ -148,15 +146,19 @@ class GroupExecutor:
                 raise msgpack_decoder(Fault).decode(found[groups.index(None)]).error()
             events = [decode_record(record) for record in found]
             cursor_of = self._cursors({event.stream for event in events})
+            seen = {
+                event.stream: cursor_of[event.stream] for event in events if event.sequence <= cursor_of[event.stream]
+            }
+            cursors.check_were_seen(self._store.log, self._task.ref, seen)
             for group, event, record in zip(groups, events, found, strict=True):
                 if group != self._group:
                     self._end_group()
                     self._group = group
                     if len(self._part.spans) >= PART_SPANS or self._size >= PART_BYTES:
-                        yield self._taken()
+                        yield self._flush()
                 self._event(event, record, cursor_of[event.stream])
         self._end_group()
-        yield self._taken()
+        yield self._flush()
 
     def _cursors(self, streams: set[str]) -> dict[str, int]:
         if not self._has_cursors:
@@ -164,11 +166,8 @@ class GroupExecutor:
         return cursors.read_some(self._store.kv, self._task.ref, list(streams), self._store.address)
 
     def _event(self, event: Event, record: bytes, cursor: int) -> None:
-        """Handle one event by the policy. A failed event leaves nothing in the view."""
-        if event.sequence <= cursor:
-            cursors.check_was_seen(self._store.log, self._task.ref, event.stream, cursor)
-            return
-        if self._has_failed:
+        """Handle one event, and apply `on_error` if it fails. A failed event leaves nothing in the view."""
+        if event.sequence <= cursor or self._has_failed:
             return
         self._last[event.stream] = event.sequence
         if event.stream not in self._first:
@@ -177,7 +176,7 @@ class GroupExecutor:
         if error is None:
             self._handled += 1
         else:
-            self._again(event, record, error)
+            self._failed(event, record, error)
 
     def _try(self, event: Event) -> Exception | None:
         """None on success, else the exception."""
@@ -186,27 +185,22 @@ class GroupExecutor:
         try:
             self._handle(event, view)
             view.accept()
-        except NOT_THE_EVENTS_FAULT:
-            raise
         except Exception as error:
+            if is_store_error(error):
+                raise
             view.undo()
             raised = error
         if view.refusal is not None:
             raise view.refusal
         return raised
 
-    def _again(self, event: Event, record: bytes, error: Exception) -> None:
-        policy = self._task.on_error
-        for tried in range(1, policy.retries + 1):
-            time.sleep(pause(policy, tried))
-            raised = self._try(event)
-            if raised is None:
-                self._handled += 1
-                return
-            error = raised
+    def _failed(self, event: Event, record: bytes, error: Exception) -> None:
+        """Put the event aside, or end the group at it: the driver counts the attempt, and nobody sleeps here."""
+        known, policy = self._task.known, self._task.on_error
+        attempts = retry.attempts_at(event.position, None if known is None else known.failed)
         trace = "".join(traceback.format_exception(error))[-TRACE:]
-        failed = Failed(record, told(error), policy.retries + 1, trace)
-        if policy.then == "dead-letter":
+        failed = Failed(record, error_text(error), attempts, trace)
+        if retry.decide(policy, attempts) == "dead-letter":
             self._part.letters.append(failed)
         else:
             self._part.failed.append(failed)
@@ -224,7 +218,7 @@ class GroupExecutor:
         self._last.clear()
         self._has_failed = False
 
-    def _taken(self) -> GroupResult:
+    def _flush(self) -> GroupResult:
         part = msgspec.structs.replace(self._part, handled=self._handled)
         self._part, self._handled, self._size = GroupResult(), 0, 0
         return part
@@ -241,7 +235,7 @@ class GroupView(StoredView):
         self._read: set[bytes] = set()
         self._scanned: set[bytes] = set()
         self.refusal: Invalid | None = None
-        """Why the projection cannot run here, whatever its handler makes of it."""
+        """Why the projection cannot run on executors. Raised even if the handler catches the exception."""
 
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes or not 0 < len(key) <= MAX_KEY_BYTES:

@@ -17,14 +17,14 @@ from holdfast.projections.state import BuildRef
 
 
 class StreamRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The events of one stream in one group that follow its cursor."""
+    """The events of one stream in one group, after the stream's cursor."""
 
     stream: str
     cursor: int
     first: int
     last: int
     position: int
-    """Of the first one."""
+    """The position of the first event."""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True):
@@ -34,15 +34,15 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
     why: str
     attempts: int
     trace: str
-    """Where it was raised, for the author of the handler."""
+    """The traceback, for the author of the handler."""
 
 
 class RaisedElsewhere(Exception):
-    """What a handler raised on an executor, as the text of its traceback."""
+    """The exception of a handler on an executor, as the text of its traceback."""
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
-    """An error of our tree that is no event's fault."""
+    """A `HoldfastError` from an executor that no event caused, as data."""
 
     kind: str
     message: str
@@ -67,15 +67,15 @@ class GroupResult(msgspec.Struct, frozen=True, array_like=True):
 
     handled: int = 0
     keys: list[bytes] = []
-    """Of the read model, that were written; a group has each of its keys once."""
+    """The keys of the read model that were written; each group lists a key once."""
     values: list[bytes | None] = []
-    """Of these keys; None removes one."""
+    """The new values, in the order of `keys`; None deletes the key."""
     writers: list[bytes] = []
-    """The groups that wrote them."""
+    """The groups that wrote them, in the order of `keys`."""
     reads: list[tuple[bytes, bytes]] = []
-    """Groups, and keys that they read as they were committed and did not write."""
+    """Pairs of a group and a key whose committed value the group read and did not write."""
     scans: list[tuple[bytes, bytes]] = []
-    """Groups, and prefixes."""
+    """Pairs of a group and a prefix that it scanned."""
     spans: list[StreamRange] = []
     letters: list[Failed] = []
     failed: list[Failed] = []
@@ -89,8 +89,8 @@ decode_part = msgpack_decoder(GroupResult).decode
 class MergedResult:
     """All results of a batch, merged in any order.
 
-    Groups were handled side by side, each as if it were alone. That is exact if no group has written a key that another
-    has read or written: then any order gives the same result as the order of the log. `check` verifies it.
+    Groups are handled in parallel, none seeing another's writes. The result equals that of the log's order if no group
+    has written a key that another group has read or written. `add` and `check` verify that.
     """
 
     def __init__(self, ref: BuildRef) -> None:
@@ -105,7 +105,7 @@ class MergedResult:
         self.handled = 0
 
     def add(self, part: GroupResult) -> None:
-        """Add one result. Raises the error of an executor, and `Invalid` if two groups have written one key."""
+        """Add one result. Raises an executor's error, or `Invalid` if two groups have written one key."""
         for found in part.faults:
             raise found.error()
         self.handled += part.handled
@@ -122,7 +122,7 @@ class MergedResult:
         self.letters += [_failure(letter) for letter in part.letters]
 
     def check(self) -> None:
-        """`Invalid` if one group has read what another has written."""
+        """`Invalid` if one group has read a key that another group has written."""
         writer = self._writer
         for group, key in self._reads:
             if writer.get(key, group) != group:
@@ -133,11 +133,16 @@ class MergedResult:
 
     @property
     def failure(self) -> Failure | None:
-        """The first event in the order of the log that could not be handled and was not put aside."""
+        """The failed event with the lowest position that was not dead-lettered; None if there is none."""
         return min(map(_failure, self._failed), key=lambda failure: failure.event.position, default=None)
 
+    @property
+    def failed_positions(self) -> set[int]:
+        """The positions of all events that failed and were not dead-lettered."""
+        return {_failure(failed).event.position for failed in self._failed}
+
     def cursors(self) -> dict[str, int]:
-        """How far each stream has come. `Invalid` if events between its cursor and these are not among them."""
+        """The new cursor of each stream. `Invalid` if there is a gap between the stored cursor and these events."""
         gaps = [span for span in self._spans.values() if span.first != span.cursor + 1]
         if gaps:
             span = min(gaps, key=lambda span: span.position)
@@ -145,7 +150,7 @@ class MergedResult:
         return {stream: span.last for stream, span in self._spans.items()}
 
     def writes(self, build: int) -> dict[bytes, bytes | None]:
-        """Of the read model."""
+        """The writes to the read model, for the keyspace `views`."""
         prefix = keys.of_build(self._ref.escaped, build)
         return {prefix + key: value for key, value in self._written.items()}
 
@@ -175,8 +180,8 @@ class MergedResult:
     def _dependent(self, key: bytes, one: bytes, other: bytes, how: str) -> Invalid:
         return Invalid(
             f"Projection {self._ref.name[:200]!r} cannot run in parallel: key {key[:200]!r} of its read model was "
-            f"written by the events of group {_shown(one)} and {how} those of group {_shown(other)}, and what comes of "
-            "that depends on their order.",
+            f"written by the events of group {_shown(one)} and {how} those of group {_shown(other)}, and the "
+            "result depends on their order.",
             code="projection.groups",
             about=f"projection {self._ref.name[:200]!r}",
             unchanged="its read model and its cursors",
@@ -194,7 +199,7 @@ def _shown(group: bytes) -> str:
 
 
 def explained(error: Exception, name: str) -> HoldfastError:
-    """What Spark raised, as an error of our tree."""
+    """The `HoldfastError` for an exception that Spark raised."""
     about, unchanged = f"projection {name[:200]!r}", "its read model and its cursors"
     if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
         return Invalid(
@@ -206,7 +211,7 @@ def explained(error: Exception, name: str) -> HoldfastError:
         )
     if "No module named 'holdfast'" in str(error):
         return Invalid(
-            "Spark's executors run a Python that has no holdfast.",
+            "Spark's executors run a Python without the package holdfast.",
             code="projection.executors",
             about=about,
             unchanged=unchanged,
@@ -217,5 +222,5 @@ def explained(error: Exception, name: str) -> HoldfastError:
         code="spark.failed",
         about=about,
         unchanged=unchanged,
-        next_step="see what Spark says, then catch up again",
+        next_step="read Spark's error and its logs, then catch up again",
     )

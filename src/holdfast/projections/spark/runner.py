@@ -1,9 +1,8 @@
-"""Runs projections on Spark: handlers on the executors, read model and cursors in one transaction of the driver's."""
+"""Runs projections on Spark: handlers on the executors; the driver commits read model and cursors together."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.arguments import check_number
@@ -41,16 +40,16 @@ class ProjectionRunner(runner.ProjectionRunner):
 
     A projection can also be an aggregation of DataFrames, a `FrameProjection`.
 
-    Events are grouped by stream, or by the projection's own `key(event)`; each group is handled in the order of the
-    log, and groups side by side. Catching up and rebuilding run on Spark, everything else in this process.
+    Events are grouped by stream, or by the projection's own `key(event)`. Each group is handled in the order of the
+    log, and groups are handled in parallel. Catching up and rebuilding run on Spark, everything else in this process.
 
-    Guarantees: read model, cursors, dead letters and position are those that a run in one process would have made, and
-    each batch is one commit. If a group has read or written what another has written, that cannot be guaranteed, and
-    the batch is refused with nothing committed. A handler that fails is tried again where it runs; if that is to end
-    in a stop, everything before the event is committed.
+    Guarantees: read model, cursors, dead letters and position are the same as after a run in one process, and each
+    batch is one commit. This cannot be guaranteed if a group has read or written a key that another group has written:
+    such a batch is refused, with nothing committed. If a handler fails and `on_error` says retry or stop, everything
+    before the event is committed, as in one process; an event that is retried is a batch of its own.
 
     Does not guarantee: how often a handler is called. Spark may run a task twice, and a batch that is refused or loses
-    against another runner is thrown away.
+    against another runner is discarded.
     """
 
     def __init__(
@@ -63,11 +62,11 @@ class ProjectionRunner(runner.ProjectionRunner):
         batch: int = BATCH,
         partitions: int | None = None,
     ) -> None:
-        """`batch` is how many events go into one commit, `partitions` into how many tasks they are divided."""
+        """`batch` is the number of events in one commit, `partitions` the number of tasks that handle them."""
         super().__init__(store, on_error=on_error, on_version=on_version, batch=batch)
         if not store.is_persistent:
             raise Invalid(
-                f"{store.address} is in the memory of this process, and Spark's executors are others.",
+                f"{store.address} is in the memory of this process, and Spark's executors are other processes.",
                 code="events.memory",
                 about=store.address,
                 unchanged="everything",
@@ -90,18 +89,12 @@ class ProjectionRunner(runner.ProjectionRunner):
             partitions=self._partitions,
         )
 
-    def _failed(
-        self, projection: ProjectionLike, failure: Failure, tried: Counter[int], given_up: dict[int, Failure]
-    ) -> None:
-        """The executors have tried it as often as they may."""
-        raise runner.handler_failed(projection, failure, failure.attempts) from failure.error
-
 
 GROUPED = "grouped_by binary, position bigint, record binary"
 
 
 class SparkBatches:
-    """Go through the log with the executors of a session.
+    """Handles batches on the executors of a session.
 
     Guarantees: commits exactly what one process would have committed, or nothing.
     """
@@ -124,6 +117,8 @@ class SparkBatches:
         self._lease = lease
         self._on_error = on_error
         self._partitions = partitions
+        self._suspects: set[int] = set()
+        """The positions of events that failed in a batch that was not committed."""
 
     def run(
         self,
@@ -142,13 +137,17 @@ class SparkBatches:
         if found is None:
             return None
         start, last = found
+        if current.failed is not None:
+            self._suspects.add(current.failed.position)
+        last = end_of_batch(start, last, self._suspects)
         failure: Failure | None = None
         while True:
             merged = self._merged(start, last, known, current.build)
             if merged.failure is None:
                 break
-            # The handler that failed may have read one half of another process's commit.
+            # The handler may have failed because it read half of a commit that another process made meanwhile.
             state.check_unchanged(kv, self._ref, known, kv.address)
+            self._suspects |= merged.failed_positions
             failure = merged.failure
             last = failure.event.position - 1
             if last <= start:
@@ -199,8 +198,18 @@ class SparkBatches:
         )
 
 
+def end_of_batch(start: int, last: int, suspects: Collection[int]) -> int:
+    """The last position of a batch after `start`: an event that has failed before is a batch of its own.
+
+    A batch with such an event is worked through for nothing if it fails again.
+    """
+    if start + 1 in suspects:
+        return min(last, start + 1)
+    return min([last, *(position - 1 for position in suspects if position > start)])
+
+
 def in_groups(events: DataFrame, projection: ProjectionLike, partitions: int) -> DataFrame:
-    """Events of one group together, one after the other and in the order of the log."""
+    """The events, partitioned by group and sorted by group and position."""
     from holdfast.projections.spark.executor import grouping
 
     if hasattr(projection, "key"):

@@ -1,4 +1,4 @@
-"""The parquet files that Spark wrote, described for Delta's log from their footers. No row is read."""
+"""Describes the parquet files that Spark wrote for Delta's log, from their footers. No row is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTEGERS = {"byte", "short", "integer", "long"}
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """One parquet file: its path below the data directory, and what its footer says."""
+    """One parquet file: its path below the data directory, and statistics from its footer."""
 
     path: str
     size: int
@@ -33,16 +33,16 @@ class StagedFile(msgspec.Struct, frozen=True):
 
     @property
     def statistics(self) -> str:
-        """As in Delta's log. With bounds only for types that every reader orders alike."""
+        """The statistics as JSON for Delta's log. Bounds only for types that every reader orders alike."""
         bounds = {"minValues": self.lows, "maxValues": self.highs, "nullCount": self.nulls}
         return json.dumps({"numRecords": self.rows} | {name: found for name, found in bounds.items() if found})
 
 
 def collect(data: str, fields: list[Json], partitioned_by: Sequence[str]) -> list[StagedFile]:
-    """The files that have rows. Removes all else that Spark wrote: success files, checksums, files without rows.
+    """The files that have rows. Removes everything else that Spark wrote: success files, checksums, files without rows.
 
-    Directories of partition values are renamed to numbers: a path in the log must not need escaping, and the log has
-    the values itself.
+    Directories of partition values are renamed to numbers, so that no path in the log needs escaping. The values
+    themselves are in the log.
     """
     for folder, _, names in os.walk(data):
         outside = bool(partitioned_by) and folder == data  # without any rows, Spark writes an empty file there
@@ -131,7 +131,7 @@ def _add_column(
         return
     try:
         bounds.setdefault(name, []).extend((statistics.min, statistics.max))
-    except (OverflowError, ValueError):  # a year that Python has no date for
+    except (OverflowError, ValueError):  # a year that Python's dates cannot represent
         unknown.add(name)
 
 

@@ -1,4 +1,4 @@
-"""A Delta table's log, through the `deltalake` package, and made durable: delta-rs syncs nothing on a local disk."""
+"""The log of a Delta table, through the `deltalake` package. Synced here: delta-rs syncs nothing on a local disk."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ class DeltaLog:
         return table.transaction_version(application(delivery))
 
     def settle(self, delivery: Delivery, mark: str | None, act: Callable[[DeltaTable], None]) -> None:
-        """Have `act` commit the delivery on the newest version unless the log has it; try again after a conflict.
+        """Have `act` commit the delivery on the newest version unless the log has it; retry after a conflict.
 
-        On return the log has it, by this driver or another, and readers see it; durable only after `sync_data` and
-        `sync`. `Corrupt` if the log has it with another mark.
+        On return the log has the delivery, from this driver or another, and readers see it; it is durable only after
+        `sync_data` and `sync`. `Corrupt` if the log has it with another mark.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -139,11 +139,11 @@ class DeltaLog:
             code="sink.delta-busy",
             about=self.path,
             unchanged=f"{delivery} is still to be committed",
-            next_step="try again when fewer write to the table",
+            next_step="try again when there are fewer writers to the table",
         )
 
     def has_same(self, table: DeltaTable, delivery: Delivery, mark: str | None) -> bool:
-        """Whether the log has the delivery. `Corrupt` if it is of other data, as far as the log still tells."""
+        """Whether the log has the delivery. `Corrupt` if its mark differs; not compared if its log entry is too old."""
         if not self.has(table, delivery):
             return False
         actions = self._entry_of(delivery, ENTRIES_SEARCHED) if mark is not None else []
@@ -155,7 +155,7 @@ class DeltaLog:
         """`OutcomeUnknown` if the log does not show a commit that succeeded: it must not be made a second time."""
         if not self.has(self.open(), delivery):
             raise OutcomeUnknown(
-                f"{delivery} was committed, and the table's log does not show it.",
+                f"{delivery} was committed, but the table's log does not show it.",
                 code="sink.delta-forgetful",
                 about=self.path,
                 unchanged="what was staged",
@@ -163,7 +163,7 @@ class DeltaLog:
             )
 
     def properties(self, table: DeltaTable, delivery: Delivery, mark: str | None) -> CommitProperties:
-        """Properties that record the delivery in the commit, and make it fail rather than land on another version."""
+        """Commit properties that record the delivery, and make the commit fail if the table has a newer version."""
         from deltalake import CommitProperties, Transaction
 
         newest = max(self.newest_lineage(table, delivery) or 0, delivery.lineage)
@@ -190,7 +190,7 @@ class DeltaLog:
             )
 
     def sync(self) -> None:
-        """Make the log durable: entries since the last call, and those that other writers left unsynced before."""
+        """Make the log durable: the entries since the last call, including those that other writers left unsynced."""
         with step("delta.sync"):
             versions: dict[str, int] = {}
             for name in os.listdir(self._directory):
@@ -202,14 +202,14 @@ class DeltaLog:
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile by Delta's log cleanup
                     sync(path)
             sync(self._directory)
-            # The newest version again next time: its checkpoint may be written later.
+            # Sync the newest version again next time: its checkpoint may be written later.
             self._durable_below = max(versions.values(), default=0)
 
     def sync_data(self, delivery: Delivery) -> None:
         """Make the files durable that delta-rs wrote for this delivery's merge.
 
-        `Corrupt` if one is incomplete: then the machine went down after the log entry was on disk and before its files
-        were. Does nothing if the entry is no longer in the log.
+        `Corrupt` if a file is incomplete, because the machine went down when the log entry was on disk and its files
+        were not. Does nothing if the entry is no longer in the log.
         """
         with step("delta.sync"):
             paths = []
@@ -221,7 +221,8 @@ class DeltaLog:
                         code="sink.delta-torn",
                         about=whole,
                         unchanged="the staged rows",
-                        next_step="restore the table to the version before, and rewind the pipeline by an epoch",
+                        next_step="restore the table's directory from a copy, as it was before that version, and "
+                        "start the pipeline: it commits the epoch again",
                     )
                 paths.append(whole)
             sync_all(paths)
@@ -234,7 +235,7 @@ class DeltaLog:
     def _entry_of(self, delivery: Delivery, limit: int | None = None) -> list[dict[str, Any]]:
         """The actions of this delivery's log entry, searched in the newest `limit` entries.
 
-        Empty if it is older, or was removed.
+        Empty if the entry is older, or was removed.
         """
         wanted = {"appId": f"{application(delivery)}/{delivery.lineage}", "version": delivery.epoch}
         entries = sorted((name for name in os.listdir(self._directory) if name.endswith(".json")), reverse=True)
@@ -251,7 +252,7 @@ class DeltaLog:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """In this block, errors of delta-rs become ours, except for a lost race, which `settle` handles."""
+        """Raise our own errors instead of those of delta-rs, except for a lost race, which `settle` handles."""
         from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
 
         try:
@@ -265,7 +266,7 @@ class DeltaLog:
 
     def _not_taken(self, error: Exception, kind: type[HoldfastError] = Unavailable) -> HoldfastError:
         return kind(
-            f"The table did not take a commit: {one_line(error)}",
+            f"The table refused a commit: {one_line(error)}",
             code="sink.delta",
             about=self.path,
             unchanged="what the table's readers see",
@@ -274,7 +275,7 @@ class DeltaLog:
 
 
 def _is_whole(path: str, size: int) -> bool:
-    """Whether it is a parquet file of this size with its footer; after a power cut it may end in zeros."""
+    """Whether it is a parquet file of this size that ends with a footer; after a power cut it may end in zeros."""
     try:
         with open(path, "rb") as file:
             return file.seek(0, os.SEEK_END) == size and file.seek(-4, os.SEEK_END) >= 0 and file.read() == b"PAR1"

@@ -1,4 +1,4 @@
-"""Upserts: staged parquet files merged into a table by key, a batch at a time."""
+"""Upserts: merges staged parquet files into a table by key, one batch at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.sinks.delta.table import refused
-from holdfast.sinks.spark_write import explain
+from holdfast.sinks.spark_write import column_named, explain
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -61,11 +61,11 @@ def _stream(files: Sequence[str]) -> RecordBatchReader:
 def refuse_ambiguous_keys(session: SparkSession, data: str, key: Sequence[str]) -> None:
     """`RowsRefused` if a key occurs twice or is null. One Spark job on the key columns of the staged files.
 
-    delta-rs would insert two new rows with one key, and fail at two that match: after the decision.
+    delta-rs would insert two new rows with one key, or fail if two rows match one: only after the epoch is decided.
     """
     from pyspark.sql import functions
 
-    keys = [functions.col(f"`{name.replace('`', '``')}`") for name in key]
+    keys = [column_named(name) for name in key]
     null = functions.lit(False)
     for column in keys:
         null = null | column.isNull()

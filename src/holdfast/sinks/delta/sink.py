@@ -27,13 +27,13 @@ from holdfast.sinks.delta.table import (
     unsupported,
 )
 from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, SinkProgress, StagedOutputGone
-from holdfast.sinks.spark_write import settings, write_rows
+from holdfast.sinks.spark_write import column_named, first_reason, settings, write_rows
 from holdfast.sinks.staging import StagingArea, sink_disk_errors
 from holdfast.storage.files.disk import make_directories, sync
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 STAGING = "_holdfast_staging"
@@ -41,7 +41,7 @@ PLACE = "holdfast"
 LIST = "files.json"
 DATA = "data"
 
-# Parquet as Delta's readers expect it, whatever the session prefers for its own files.
+# Write parquet as Delta's readers expect it, whatever the session's settings are.
 PARQUET_SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.writeLegacyFormat": "false",
@@ -56,16 +56,17 @@ class DeltaSink:
     boolean column is true removes the row with its key; the column itself is not stored. Two rows with the same key in
     one epoch are refused when staged, because nothing says which one to keep, and so are null keys.
 
-    Guarantees: readers see an epoch whole or not at all, and once, however many drivers commit it how often: the epoch
-    is in the same log entry as its rows, as an application transaction `holdfast/<pipeline>/<sink>/<lineage>`. It is on
-    disk before `commit` returns. An epoch without rows makes a log entry, too.
-    Other pipelines and other Delta writers may write to the table. But two pipelines of one name, each with a
-    checkpoint store of its own, would count the same epochs: the second one to commit an epoch gets `Corrupt` and
+    Guarantees: readers see an epoch as a whole or not at all, and once, however often and by however many drivers it is
+    committed: the epoch is in the same log entry as its rows, as an application transaction
+    `holdfast/<pipeline>/<sink>/<lineage>`. It is on disk before `commit` returns. An epoch without rows also has a log
+    entry.
+    Other pipelines and other Delta writers may write to the table. But two pipelines with the same name, each with a
+    checkpoint store of its own, would use the same epoch numbers: the second one to commit an epoch gets `Corrupt` and
     changes nothing, as long as the log entry of the first is among the newest thousand.
 
     `prepare` creates the table if it does not exist, every column nullable. Appended files stay under
     `<path>/holdfast/`; staged ones are in `<path>/_holdfast_staging/`, which readers and vacuum skip. Files that were
-    moved to `holdfast/` and then not committed, because a race was lost or the epoch staged again, are left to vacuum.
+    moved to `holdfast/` but not committed, because a race was lost or the epoch staged again, are left to vacuum.
     """
 
     guarantee = EXACTLY_ONCE
@@ -88,6 +89,13 @@ class DeltaSink:
         self._log = DeltaLog(self.path)
         self._area = StagingArea(os.path.join(self.path, STAGING))
 
+    @property
+    def only_appends(self) -> bool:
+        return not self.key
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.path!r}{f', key={self.key!r}' if self.key else ''})"
+
     def describe(self) -> dict[str, Any]:
         return {"kind": "delta", "path": self.path, "key": self.key, "delete": self.delete}
 
@@ -103,7 +111,7 @@ class DeltaSink:
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
         table = self._log.open()
-        self._log.has_same(table, delivery, delivery.mark)  # before the decision: afterwards the epoch would be owed
+        self._log.has_same(table, delivery, delivery.mark)  # before the epoch is decided: afterwards it would be owed
         stored = self._stored(frame.schema)
         self._check(table, stored)
         partitioned_by = [] if self.key else table.metadata().partition_columns
@@ -119,6 +127,16 @@ class DeltaSink:
             self._area.write(name, LIST, msgspec.json.encode(files))
             self._area.seal(name)
         return {"staged": name, "mark": delivery.mark}
+
+    def refused(self, frame: DataFrame) -> Column | None:
+        """See `RefusesRows.refused`: null keys, and nulls where the table takes none."""
+        stored = self._stored(frame.schema)
+        needed = required(_fields(self._log.open()), stored)
+        names = [name for name in frame.columns if name in needed or name in self.key]
+        return first_reason(
+            (column_named(name).isNull(), f"{'key ' if name in self.key else ''}column {name!r} is null")
+            for name in names
+        )
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name, mark = self._area.name_in(descriptor, delivery), descriptor.get("mark")
@@ -180,7 +198,7 @@ class DeltaSink:
                 merge(table, paths, self.key, self.delete, self._log.properties(table, delivery, mark))
                 table.update_incremental()
         if not self._log.has(table, delivery):
-            # A merge that changes nothing makes no log entry, and the epoch needs one.
+            # A merge that changes nothing makes no log entry, but the epoch needs one.
             self._log.append(table, [], delivery, mark)
 
     def _staged_files(self, name: str, delivery: Delivery) -> list[StagedFile]:
@@ -190,7 +208,7 @@ class DeltaSink:
             raise self._gone(name, delivery) from None
 
     def _put_into_place(self, name: str) -> str:
-        """Move the data to the table's files. Not visible yet. Fine if it has been moved already."""
+        """Move the data beside the table's files, where it is not visible yet. Fine if it has been moved already."""
         place = os.path.join(self.path, PLACE, name)
         with step("delta.place", staged=name):
             make_directories(os.path.dirname(place))
@@ -198,7 +216,7 @@ class DeltaSink:
                 try:
                     self._area.publish(name, place, part=DATA)
                 except FileNotFoundError:
-                    return place  # moved or removed by another driver: `_require_all` tells
+                    return place  # moved or removed by another driver: `_require_all` finds out
             sync(os.path.dirname(place))
         return place
 
@@ -215,7 +233,7 @@ class DeltaSink:
         return self._area.gone(name, delivery, "what the table's readers see")
 
     def _stored(self, schema: StructType) -> list[Json]:
-        """The columns that are stored: all but `delete`. `RowsRefused` if key or `delete` column do not fit."""
+        """The columns that are stored: all but `delete`. `RowsRefused` if the key or the `delete` column do not fit."""
         fields: list[Json] = schema.jsonValue()["fields"]
         kinds = {field["name"]: field["type"] for field in fields}
         problems = list(unsupported(fields))
@@ -255,7 +273,7 @@ class DeltaSink:
         )
         if others:
             raise _invalid(
-                f"{self.path} holds files, for example {others[0]!r}, and no Delta table.",
+                f"{self.path} holds files, for example {others[0]!r}, but no Delta table.",
                 self.path,
                 "give a new directory; or make a table of parquet files with deltalake.convert_to_deltalake",
             )

@@ -1,6 +1,6 @@
 """Which Delta tables can be written to, and which schemas fit them.
 
-Schemas are compared as JSON, which Spark and Delta write alike. No I/O but on an opened table.
+Schemas are compared as JSON, which Spark and Delta write alike. No I/O except on an opened table.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def new_table_schema(fields: list[Json]) -> Json:
 
 
 def unsupported(fields: list[Json], above: str = "") -> Iterator[str]:
-    """The columns that Delta has no type for, in words."""
+    """A sentence for each column that Delta cannot store."""
     for field in fields:
         name = above + field["name"]
         if "__COLLATIONS" in field.get("metadata", {}):
@@ -70,10 +70,10 @@ def unsupported(fields: list[Json], above: str = "") -> Iterator[str]:
 def misfits(
     table: list[Json], frame: list[Json], *, partitioned_by: Collection[str] = (), missing_ok: bool = True
 ) -> Iterator[str]:
-    """Why rows of one schema do not fit into a table of another, in words. Nothing if they fit.
+    """The reasons why rows with the schema `frame` do not fit into the table. Empty if they fit.
 
-    A column that only the table has is filled with nulls, if it takes them. Top-level primitive columns may be
-    nullable where the table's are not: their values decide, see `required`.
+    A column that only the table has is filled with nulls, if it is nullable. Top-level primitive columns may be
+    nullable in the frame and not in the table: then their values are checked, see `required`.
     """
     have = {field["name"]: field for field in frame}
     want = {field["name"]: field for field in table}
@@ -131,7 +131,7 @@ _bare = _plain_type  # types without nullability, to compare them
 
 
 def _is_stricter(table: Json, frame: Json) -> bool:
-    """Whether the table's type, equal otherwise, forbids nested nulls that the frame's allows."""
+    """Whether the table's type, otherwise equal, forbids nested nulls that the frame's type allows."""
     if isinstance(table, str):
         return False
     if table["type"] == "struct":
@@ -145,7 +145,7 @@ def _is_stricter(table: Json, frame: Json) -> bool:
     return forbids or any(_is_stricter(a, b) for a, b in deeper)
 
 
-# Features of a table that ask nothing of a writer who adds files, or that are checked below.
+# Table features that require nothing of a writer that only adds files, or that are checked below.
 FEATURES = {
     "appendOnly",
     "changeDataFeed",
@@ -160,7 +160,7 @@ COMPUTED = ("delta.generationExpression", "delta.invariants", "delta.identity.st
 
 
 def check_table(table: DeltaTable, path: str, *, merging: bool) -> None:
-    """`Invalid` for a table whose rules this sink cannot keep: files added to the log bypass all its checks."""
+    """`Invalid` for a table with rules that this sink cannot enforce: files added to the log bypass all checks."""
     reasons = _protocol(table) + _settings(table, merging=merging) + _columns(table, merging=merging)
     if reasons:
         raise Invalid(

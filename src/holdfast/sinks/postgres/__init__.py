@@ -1,1 +1,1 @@
-"""Epochs in PostgreSQL: executors copy into a staging table, one transaction merges it and says that it did."""
+"""A PostgreSQL table as a sink: executors copy rows into a staging table, one transaction merges and records them."""

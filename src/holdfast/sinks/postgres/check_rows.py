@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 UNCHANGED = "the target; nothing of this epoch is visible"
 _LONG = 2000  # bytes: below this, no index entry is too long for a page
-_SHOWN = 80  # characters of an example's value
+_SHOWN = 80  # characters of a value in an example
 
 
 class RowCondition(msgspec.Struct, frozen=True):
-    """A reason to refuse staged rows: those that meet `rows`. An example shows the key, or `columns`."""
+    """A reason to refuse staged rows: the condition `rows`. An example row is shown by `columns`."""
 
     rows: Composable
     words: str
@@ -44,7 +44,7 @@ class RowCondition(msgspec.Struct, frozen=True):
 
 
 def conditions(catalog: CatalogTable, staged: StagedRows) -> list[RowCondition]:
-    """The reasons that a query on the staged rows can find. A row that deletes needs only its key."""
+    """The reasons that a query on the staged rows can find. Rows that delete are checked for their key only."""
     found = []
     if staged.key:
         found.append(RowCondition(key_is_null(staged.key), "a key column is null", ()))
@@ -110,7 +110,7 @@ def _example(connection: Connection, staged: StagedRows, reason: RowCondition) -
     if not reason.columns:
         return ""
     found = connection.execute(example(staged, reason.columns, reason.rows)).fetchone()
-    return "" if found is None else f", as in the one with {_values(reason.columns, found)}"
+    return "" if found is None else f", for example in the row with {_values(reason.columns, found)}"
 
 
 def _check_repeated(connection: Connection, staged: StagedRows) -> None:
@@ -118,7 +118,7 @@ def _check_repeated(connection: Connection, staged: StagedRows) -> None:
     if found is not None:
         *key, count = found
         raise RowsRefused(
-            f"{count} rows have the same key, {_values(staged.key, key)}, and nothing says which one to keep",
+            f"{count} rows have the same key, {_values(staged.key, key)}, and it is undefined which one to keep",
             about=str(staged.target),
             unchanged=UNCHANGED,
             next_step="leave one row per key in each epoch, for instance the newest: dropDuplicates or a window",

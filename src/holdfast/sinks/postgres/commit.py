@@ -21,12 +21,15 @@ from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, StagedOutput
 if TYPE_CHECKING:
     from holdfast.base.postgres import Connection
 
+COMMITS_KEPT = 1000
+"""Commit rows per pipeline, sink and lineage. An epoch that is so much older than another counts as committed."""
+
 
 def commit(target: PostgresTarget, descriptor: Descriptor, delivery: Delivery, seen: int | None) -> None:
     """Commit; if the connection breaks during COMMIT, try once more.
 
-    The commit row tells whether the first try took effect. Inserting it again waits for a transaction that is still
-    running.
+    The commit row shows whether the first try took effect: inserting it again waits for the first transaction, if that
+    is still running.
 
     `seen` is the newest epoch of the lineage that the caller knows to be committed; `Corrupt` if it is gone.
     """
@@ -51,23 +54,27 @@ def _commit_once(target: PostgresTarget, staged: PostgresDescriptor, delivery: D
             if record(connection, staged.target, delivery, rows=staged.rows, mark=staged.mark):
                 _check_not_set_back(connection, target, staged, delivery, seen)
                 _merge(connection, staged, delivery)
+                remove_old_commits(connection, staged.schema, delivery)
             staging_table.drop(connection, staged.staging)
         with step("postgres.commit", delivery=delivery):
             _finish(connection, target, delivery)
 
 
 def record(connection: Connection, target: TableName, delivery: Delivery, *, rows: int, mark: str | None) -> bool:
-    """Insert the delivery's commit row; False if it exists and `check_same` accepts it.
+    """Insert the delivery's commit row; False if it exists and `check_same` accepts it, or was removed for its age.
 
     Waits for another transaction that is inserting it.
     """
     commits = Identifier(target.schema or "", COMMITS)
+    much_later = msgspec.structs.replace(delivery, epoch=delivery.epoch + COMMITS_KEPT)
     inserted = connection.execute(
         SQL(
-            "INSERT INTO {} (pipeline, sink, lineage, epoch, generation, target, row_count, mark) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (pipeline, sink, lineage, epoch) DO NOTHING"
+            "INSERT INTO {0} (pipeline, sink, lineage, epoch, generation, target, row_count, mark) "
+            "SELECT %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS "
+            "(SELECT FROM {0} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch >= %s) "
+            "ON CONFLICT (pipeline, sink, lineage, epoch) DO NOTHING"
         ).format(commits),
-        [*_commit_key(delivery), delivery.generation, str(target), rows, mark],
+        [*_commit_key(delivery), delivery.generation, str(target), rows, mark, *_commit_key(much_later)],
     )
     if inserted.rowcount == 1:
         return True
@@ -76,7 +83,7 @@ def record(connection: Connection, target: TableName, delivery: Delivery, *, row
 
 
 def check_same(connection: Connection, target: TableName, delivery: Delivery, mark: str | None) -> None:
-    """If the delivery has a commit row: `Invalid` if that is for another table, `Corrupt` if it is for other data."""
+    """Check the delivery's commit row, if there is one: `Invalid` for another table, `Corrupt` for other data."""
     query = SQL("SELECT target, mark FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch = %s")
     commits = Identifier(target.schema or "", COMMITS)
     found = connection.execute(query.format(commits), _commit_key(delivery)).fetchone()
@@ -84,7 +91,7 @@ def check_same(connection: Connection, target: TableName, delivery: Delivery, ma
         return
     if found[0] != str(target):
         raise Invalid(
-            f"The epoch was committed to {found[0]}, and is now to be committed to {target}.",
+            f"The epoch was committed to {found[0]}, but is now to be committed to {target}.",
             about=str(delivery),
             unchanged="both tables",
             next_step="give the sink another name: two sinks of one name in one schema cannot be told apart",
@@ -103,19 +110,26 @@ def _check_not_set_back(
     found = connection.execute(query.format(Identifier(staged.schema, COMMITS)), _commit_key(earlier)).fetchone()
     if found is None:
         raise Corrupt(
-            f"The server had {earlier} and no longer has it.",
+            f"The server had {earlier}, but no longer has it.",
             code="sink.set-back",
             about=target.where,
             unchanged="the target; the rows of this epoch are staged, and owed",
-            next_step="restore the table; or start the pipeline again: it says what is missing",
+            next_step="restore the table; or start the pipeline again: the start says what is missing",
         )
+
+
+def remove_old_commits(connection: Connection, schema: str, delivery: Delivery) -> None:
+    """Keep the table small. `record` takes an epoch without a row for committed if a row is so much newer."""
+    old = msgspec.structs.replace(delivery, epoch=delivery.epoch - COMMITS_KEPT)
+    query = SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch <= %s")
+    connection.execute(query.format(Identifier(schema, COMMITS)), _commit_key(old))
 
 
 def _merge(connection: Connection, staged: PostgresDescriptor, delivery: Delivery) -> None:
     columns = staging_table.columns_of(connection, staged.staging)
     if columns is None:
         raise StagedOutputGone(
-            "The staging table is gone, and the epoch was not committed.",
+            "The staging table is gone, but the epoch was not committed.",
             about=str(delivery),
             unchanged=f"{staged.target}",
             next_step="stage the epoch again",
@@ -142,6 +156,14 @@ def _finish(connection: Connection, target: PostgresTarget, delivery: Delivery) 
 def rollback(target: PostgresTarget, descriptor: Descriptor, delivery: Delivery) -> None:
     """Drop the staging table. Commit rows stay, so this never undoes a commit."""
     discard(target, read_descriptor(target, descriptor, delivery).staging)
+
+
+def discard_others(target: PostgresTarget, delivery: Delivery) -> None:
+    """Drop what earlier drivers staged for a delivery that is committed."""
+    with connected(target.dsn) as connection, translated("dropping staged rows", target.where, "the target"):
+        schema = schema_of(connection, target.table)
+        left = list(staging_table.leftovers(connection, schema, delivery, None)) if schema else []
+    discard(target, *left)
 
 
 def recover(target: PostgresTarget, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:

@@ -1,4 +1,4 @@
-"""Whether a frame and a table fit together, and what has to be tried out. Pure: no server is asked."""
+"""Whether a frame fits a table, and whether the merge must be tried out first. Pure: no request to the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.sinks.sink import RowsRefused
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_TABLES = "rp"  # ordinary and partitioned: a view or a foreign table is not covered by our one transaction
+_TABLES = "rp"  # ordinary and partitioned: a view or a foreign table is not covered by one transaction
 
 
 def check_frame(schema: StructType, row_key: RowKey) -> None:
@@ -49,7 +49,7 @@ def check_frame(schema: StructType, row_key: RowKey) -> None:
 
 
 def new_table_columns(schema: StructType, row_key: RowKey) -> list[tuple[str, str]]:
-    """Names and types of a table made for the frame."""
+    """The column names and types of a new table for the frame."""
     columns = []
     for field in schema.fields:
         if field.name == row_key.delete:
@@ -57,7 +57,7 @@ def new_table_columns(schema: StructType, row_key: RowKey) -> list[tuple[str, st
         written = new_column(field.dataType)
         if written is None:
             raise RowsRefused(
-                f"Column {field.name!r} is {field.dataType.simpleString()}, for which PostgreSQL has no type we know.",
+                f"Column {field.name!r} is {field.dataType.simpleString()}, which has no known PostgreSQL type.",
                 next_step=f'cast it, for instance to string, or drop it: frame.drop("{field.name}")',
             )
         columns.append((field.name, written))
@@ -65,7 +65,7 @@ def new_table_columns(schema: StructType, row_key: RowKey) -> list[tuple[str, st
 
 
 def check_table(catalog: CatalogTable, schema: StructType, row_key: RowKey) -> None:
-    """`RowsRefused` if the table does not take such rows; `Invalid` if it could not take them exactly once."""
+    """`RowsRefused` if the table does not take such rows; `Invalid` if it cannot take rows exactly once."""
     table = catalog.table
     _check_kind(catalog)
     given = {field.name for field in schema.fields if field.name != row_key.delete}
@@ -118,7 +118,7 @@ def _check_kind(catalog: CatalogTable) -> None:
     table: TableName = catalog.table
     if catalog.kind not in _TABLES:
         raise Invalid(
-            "It is not a table: a view, a foreign table or the like is not covered by one transaction of this server.",
+            "The target is not a table: a view or a foreign table is not covered by one transaction of this server.",
             about=str(table),
             next_step="name an ordinary or a partitioned table",
         )

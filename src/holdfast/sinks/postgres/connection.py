@@ -1,4 +1,4 @@
-"""The sink's transactions: their settings, and psycopg's errors as the sink's own.
+"""Connections of the sink: settings of its transactions, and psycopg's errors as errors of the sink.
 
 Executors import this module: nothing here needs Spark, and psycopg is imported by the functions that need it.
 """
@@ -21,13 +21,8 @@ if TYPE_CHECKING:
 
     from holdfast.base.postgres import Connection
 
-SERVER_KEEPALIVES = (
-    "SET LOCAL tcp_keepalives_idle = 30; SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3"
-)
-"""For this transaction, the server notices within a minute that a client is gone, and releases its locks."""
-IDLE_TIMEOUT = "60s"
-"""How long a driver may be silent within a transaction. A frozen process still answers keepalives, so only this timeout
-ends its session and releases the locks that the next driver waits for."""
+SERVER_KEEPALIVES = f"SELECT {postgres.KEEPALIVES}"
+IDLE_TIMEOUT = postgres.IDLE_TIMEOUT
 NO_TIME_LIMIT = """
 SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')"""
 """For this transaction, no time limit of the role or the database: an epoch that is decided has to be committed, and
@@ -55,18 +50,15 @@ def connected(dsn: str) -> Iterator[Connection]:
 
 def release_locks_if_silent(connection: Connection) -> None:
     """For this transaction, the server ends the session of a driver that is frozen, or unreachable."""
-    from psycopg.sql import SQL, Literal
-
-    connection.execute(SERVER_KEEPALIVES)
-    connection.execute(SQL("SET LOCAL idle_in_transaction_session_timeout = {}").format(Literal(IDLE_TIMEOUT)))
+    connection.execute(postgres.RELEASE_IF_SILENT, [IDLE_TIMEOUT])
 
 
 def explained(
     error: psycopg.Error, doing: str, about: str, unchanged: str | None = None, repair: str | None = None
 ) -> HoldfastError:
-    """The error of ours that says what to do about one of psycopg's. Never quotes a row.
+    """The `HoldfastError` for an error of psycopg, with the next step. Never quotes a row.
 
-    `repair` is the next step where the rows or the table are at fault.
+    `repair` is the next step if the rows or the table are at fault.
     """
     trouble, message = trouble_of(error), message_of(error)
     if trouble == "unavailable":
@@ -102,6 +94,6 @@ def translated(
 
 
 def column_in_copy(error: psycopg.Error, columns: list[str]) -> str | None:
-    """The column whose value COPY refused, if the error tells. Its wording depends on the server's language."""
+    """The column whose value COPY refused, if the error names it. The error text depends on the server's language."""
     found = re.search(r"^COPY [^,]+, \S+ \d+, \S+ (.+?)(?:: |$)", error.diag.context or "", re.DOTALL | re.MULTILINE)
     return next((name for name in columns if found and found[1] == name), error.diag.column_name)

@@ -1,7 +1,7 @@
 """Runs on the executors: copies one task's rows into the staging table, Arrow batch by Arrow batch.
 
 COPY's text format is built a whole column at a time; psycopg's row writers are several times slower. A task's rows are
-one transaction and carry the number of the task attempt: rows of an attempt that failed or lost never count.
+one transaction and carry the number of the task attempt: rows of an attempt that failed or was superseded never count.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SLICE = 1 << 22
-"""Bytes of a batch that are converted at a time, so that long rows do not need more memory."""
+"""Bytes of a batch that are converted at a time, to bound the memory that long rows need."""
 OUTCOME = "attempt long, row_count long, refused string"
-"""The row that a task returns to the driver, as a schema of Spark's."""
+"""The Spark schema of the row that a task returns to the driver."""
 
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A value that PostgreSQL does not take."""
+    """A value that PostgreSQL refuses."""
 
     column: str | None
     why: str
@@ -147,7 +147,7 @@ def _array_text(array: Any, column: str) -> Any:
 
 
 def _joined(*parts: Any, **options: str) -> Any:
-    """Join the parts of each row by the last one. Arrow needs all of one type."""
+    """Join the parts of each row; the last part is the separator. Arrow needs all of one type."""
     pa, pc = _arrow()
     typed = (pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts)
     return pc.binary_join_element_wise(*typed, **options)

@@ -1,4 +1,4 @@
-"""`prepare`: the target exists and fits, and every statement of a commit is permitted. No data moves."""
+"""`prepare`: check that the target exists and fits, and that a commit may run every statement. No data moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psycopg.sql import SQL, Identifier
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sinks.postgres import staging_table
-from holdfast.sinks.postgres.commit import record
+from holdfast.sinks.postgres.commit import record, remove_old_commits
 from holdfast.sinks.postgres.compatibility import check_frame, check_table, new_table_columns
 from holdfast.sinks.postgres.connection import connected, release_locks_if_silent, translated
 from holdfast.sinks.postgres.sql import StagedRows, add_mark, create_commits, create_target, merge
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from holdfast.base.postgres import Connection
 
-_DDL_LOCK = 0x686F6C6466617374  # "holdfast": two pipelines that start at once create their tables one after the other
-_OLDEST = 140000  # the first with multiranges
+_DDL_LOCK = 0x686F6C6466617374  # "holdfast": pipelines that start at once create their tables one after the other
+_OLDEST = 140000  # PostgreSQL 14, the first with multiranges
 
 
 def prepare(target: PostgresTarget, schema: StructType, delivery: Delivery) -> None:
@@ -71,7 +71,7 @@ def _ensure_commits(connection: Connection, schema: str) -> None:
             connection.execute(statement)
         except psycopg.errors.InsufficientPrivilege:
             raise Invalid(
-                "The table is of an earlier release, and the role does not own it and cannot add a column.",
+                "An earlier release made the table, and the role cannot add a column because it does not own it.",
                 code="sink.denied",
                 about=str(found.table),
                 unchanged="the target",
@@ -82,7 +82,7 @@ def _ensure_commits(connection: Connection, schema: str) -> None:
 def _check_same_target(connection: Connection, catalog: CatalogTable, delivery: Delivery, *, is_new: bool) -> None:
     """Refuse to continue a lineage in another table, or in one that was dropped and has just been created again.
 
-    The commit rows would count the earlier epochs as delivered, and the table would not have them.
+    The commit rows would count the earlier epochs as delivered, but the table would not have them.
     """
     query = SQL(
         "SELECT target, epoch FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s ORDER BY epoch DESC LIMIT 1"
@@ -93,7 +93,7 @@ def _check_same_target(connection: Connection, catalog: CatalogTable, delivery: 
     if found[0] != str(catalog.table):
         raise Invalid(
             f"Pipeline {delivery.pipeline!r} has written to {found[0]} as sink {delivery.sink!r} up to epoch "
-            f"{found[1]}, and would now go on in {catalog.table}.",
+            f"{found[1]}, but would now continue in {catalog.table}.",
             about=str(catalog.table),
             unchanged="both tables",
             next_step="give the sink another name, or go back to that table; "
@@ -122,4 +122,5 @@ def _rehearse(
         record(connection, catalog.table, delivery, rows=0, mark=None)
         for statement in merge(StagedRows(staging, catalog.table, columns, row_key.columns, deletes, [])):
             connection.execute(statement)
+        remove_old_commits(connection, catalog.schema, delivery)
         staging_table.drop(connection, staging)

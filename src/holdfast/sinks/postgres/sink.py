@@ -15,7 +15,7 @@ from holdfast.sinks.postgres.target import PostgresTarget, RowKey
 from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, SinkProgress
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 
@@ -31,8 +31,8 @@ class PostgresSink:
     one epoch. A null in the `delete` column does not delete; a row that deletes needs only its key. Columns of the
     table that the frame lacks get their default when a row is inserted, and keep their value when it is updated.
 
-    In the target's schema the sink keeps a table `holdfast_commits`, with one row per epoch, and while an epoch is
-    staged a table `holdfast_staged_…`: the role needs CREATE on that schema. Several pipelines may write to one table.
+    In the target's schema the sink keeps a table `holdfast_commits`, with one row per epoch, and, while an epoch is
+    staged, a table `holdfast_staged_…`: the role needs CREATE on that schema. Several pipelines may write to one table.
 
     Executors connect to the server themselves: they need the `postgres` extra, and the server needs as many connections
     as there are concurrent tasks. They get the DSN with its password in the closure, which Spark sends unencrypted
@@ -49,7 +49,7 @@ class PostgresSink:
             raise Invalid("A sink to PostgreSQL needs psycopg.", next_step="pip install 'holdfast[postgres]'")
         names = (key,) if isinstance(key, str) else tuple(key or ())
         if key is not None and (not names or len(set(names)) < len(names)):
-            raise Invalid(f"The key {names!r} does not name columns, each once.")
+            raise Invalid(f"The key {names!r} must name at least one column, and each column once.")
         for name in names:
             check_name(name, "key column")
         if delete is not None and (not names or delete in names):
@@ -57,6 +57,11 @@ class PostgresSink:
         self._target = PostgresTarget(dsn, parse_table(table), RowKey(names, delete))
         self._description = self._target.describe()
         self._seen: dict[tuple[str, str, int], int] = {}  # the newest committed epoch of a pipeline, sink and lineage
+        self._left_for: dict[tuple[str, str, int], int] = {}  # the epoch for which `recover` left staging tables
+
+    @property
+    def only_appends(self) -> bool:
+        return not self._target.row_key.columns
 
     def __repr__(self) -> str:
         return f"PostgresSink({self._target.where})"
@@ -79,12 +84,21 @@ class PostgresSink:
         """See `Sink.stage`. The driver learns how many rows each task copied, and never holds the rows.
 
         If the target has foreign keys, triggers, further unique indexes and the like, the merge is tried out in a
-        transaction that is rolled back: as much work again as the commit. What other writers do to the target between
-        that and the commit cannot be foreseen.
+        transaction that is rolled back, which is as much work as the commit. Changes that other writers make to the
+        target between that and the commit cannot be foreseen.
         """
         from holdfast.sinks.postgres.stage import stage
 
         return stage(self._target, frame, delivery)
+
+    def refused(self, frame: DataFrame) -> Column | None:
+        """See `RefusesRows.refused`: nulls where the table takes none, and values that its types do not hold.
+
+        Not found here: violated constraints, repeated keys, and text that is no value of a type such as json.
+        """
+        from holdfast.sinks.postgres.refused_rows import refused
+
+        return refused(self._target, frame)
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
         """See `Sink.commit`. Further errors, all of which keep the staged rows:
@@ -94,11 +108,14 @@ class PostgresSink:
         `Corrupt` if the server lost an epoch that this sink has seen there, or has this epoch from other source
         positions.
         """
-        from holdfast.sinks.postgres.commit import commit
+        from holdfast.sinks.postgres.commit import commit, discard_others
 
         series = _series(delivery)
         commit(self._target, descriptor, delivery, self._seen.get(series))
         self._seen[series] = max(delivery.epoch, self._seen.get(series, 0))
+        if delivery.epoch == self._left_for.get(series):
+            discard_others(self._target, delivery)
+            del self._left_for[series]
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         """See `Sink.rollback`."""
@@ -111,6 +128,7 @@ class PostgresSink:
         from holdfast.sinks.postgres.commit import recover
 
         progress = recover(self._target, delivery, keep)
+        self._left_for[_series(delivery)] = delivery.epoch + 1
         self._seen.pop(_series(delivery), None)
         if progress.committed is not None:
             self._seen[_series(delivery)] = progress.committed

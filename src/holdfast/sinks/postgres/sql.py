@@ -1,4 +1,4 @@
-"""The statements of the sink: built here, executed elsewhere. Names are quoted, values are literals or parameters."""
+"""Builds the sink's SQL statements; other modules execute them. Names are quoted, values are literals or parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StagedRows(msgspec.Struct, frozen=True):
 
 
 def ranges(attempts: Sequence[int]) -> Winners:
-    """The numbers as few ranges: the attempts of a job are mostly consecutive."""
+    """The numbers as ranges; few, because the attempts of a job are mostly consecutive."""
     found: Winners = []
     for attempt in sorted(attempts):
         if found and attempt == found[-1][1] + 1:
@@ -65,8 +65,9 @@ def create_target(table: TableName, columns: Sequence[tuple[str, str]], key: Seq
 
 
 def create_staged(table: TableName, catalog: CatalogTable, columns: Sequence[str], deletes: bool) -> Composed:
-    """A staging table: the target's types and collations, so that both agree on which keys are equal, and none of its
-    constraints: which rows count, and which only delete, is known only after copying.
+    """A staging table. It has the target's types and collations, so that both agree on which keys are equal.
+
+    It has none of the target's constraints: which rows count, and which only delete, is known only after copying.
 
     No autovacuum: the table is dropped soon, and a vacuum would hold a lock on it.
     """
@@ -116,7 +117,7 @@ def merge(staged: StagedRows) -> list[Composed]:
 
 
 def counting(staged: StagedRows) -> Composable:
-    """The staged rows that go in: those of winning attempts that do not delete."""
+    """The staged rows to insert: those of winning attempts that do not delete."""
     return kept(staged, winning(staged.winners))
 
 
@@ -126,7 +127,7 @@ def kept(staged: StagedRows, rows: Composable) -> Composable:
 
 
 def winning(winners: Winners) -> Composed:
-    """The staged rows that count: a task attempt that failed, or lost to a speculative one, may have left others."""
+    """The staged rows that count. A task attempt that failed, or lost to a speculative one, may have left others."""
     text = "{" + ",".join(f"[{first},{last}]" for first, last in winners) + "}"
     return SQL("s.{} <@ {}::int8multirange").format(Identifier(ATTEMPT), Literal(text))
 

@@ -47,7 +47,7 @@ def stage(target: PostgresTarget, frame: DataFrame, delivery: Delivery) -> Descr
                 next_step="restore the table, and start again; it is created again only if nothing was committed to it",
             )
         check_table(catalog, frame.schema, row_key)
-        # Compared before the decision: afterwards the epoch would be owed, and could never be committed.
+        # Compared before the epoch is decided: afterwards it would be owed, and could never be committed.
         check_same(connection, catalog.table, delivery, delivery.mark)
         with step("postgres.create-staging", delivery=delivery):
             table = staging_table.create(
@@ -125,7 +125,7 @@ def _cast_for_copy(frame: DataFrame, catalog: CatalogTable) -> DataFrame:
     """Cast the values that Arrow or COPY cannot represent to types that they can."""
     from pyspark.sql import functions
 
-    # Numbered, for column names may hold dots and backticks.
+    # Numbered columns, because names may hold dots and backticks.
     plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
     selected = []
     for field, name in zip(frame.schema.fields, plain.columns, strict=True):

@@ -1,4 +1,4 @@
-"""Staging tables: created with a label, found again by it, dropped.
+"""Staging tables: creates them with a label, finds them by it, drops them.
 
 The label is the table's comment, written in the transaction that creates the table and dropped with it: no crash leaves
 a staging table without an owner, or an entry for a table that does not exist.
@@ -17,7 +17,7 @@ from psycopg.sql import SQL, Literal
 from holdfast.base.codec import json_decoder
 from holdfast.sinks.postgres.sql import create_staged, identifier
 from holdfast.sinks.postgres.table import ATTEMPT, DELETED, STAGED, CatalogTable, TableName, is_staged_name, staged_name
-from holdfast.sinks.sink import Delivery
+from holdfast.sinks.sink import Delivery, is_undecided
 
 if TYPE_CHECKING:
     from holdfast.base.postgres import Connection
@@ -53,13 +53,16 @@ def create(
 
 
 def columns_of(connection: Connection, table: TableName) -> tuple[str, ...] | None:
-    """The target's columns that a staging table has; None if it is gone."""
+    """The columns of a staging table that are also the target's; None if the table is gone."""
     found = [name for (name,) in connection.execute(_COLUMNS, [str(table)])]
     return tuple(name for name in found if name not in {ATTEMPT, DELETED}) if found else None
 
 
 def leftovers(connection: Connection, schema: str, delivery: Delivery, keep: str | None) -> Iterator[TableName]:
-    """The staging tables of the same pipeline and sink by drivers of an earlier generation, except for `keep`."""
+    """The staging tables of the same pipeline and sink by drivers of an earlier generation.
+
+    Except for `keep`, and for those of the epoch after `delivery`, which may still be decided.
+    """
     for name, comment in connection.execute(_LABELLED, [schema, STAGED]).fetchall():
         if name == keep or not is_staged_name(name):
             continue
@@ -67,15 +70,16 @@ def leftovers(connection: Connection, schema: str, delivery: Delivery, keep: str
             label = json_decoder(StagingLabel).decode(comment or "")
         except msgspec.DecodeError:
             continue  # not ours, or made by a release with other labels
-        if label.owner == delivery.owner and label.generation < delivery.generation:
+        is_old = label.owner == delivery.owner and label.generation < delivery.generation
+        if is_old and not is_undecided(label.lineage, label.epoch, delivery):
             yield TableName(schema, name)
 
 
 def drop(connection: Connection, table: TableName) -> bool:
     """Drop a staging table within the open transaction; fine if it is gone.
 
-    A speculative task that lost, or one of a dead driver, may still be copying into it. After waiting ten seconds for
-    the task the table is left and False returned: no rows of such a task ever count, and the next driver drops it.
+    A speculative task that lost, or one of a dead driver, may still be copying into it. After ten seconds of
+    waiting the table is left and False returned: rows of such a task never count, and the next driver drops the table.
     """
     try:
         with connection.transaction():

@@ -1,4 +1,4 @@
-"""Names of tables, and what PostgreSQL's catalog says about one. Reads, and decides nothing."""
+"""Names of tables, and the description of a table in PostgreSQL's catalog. Reads only; decides nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class CatalogColumn(msgspec.Struct, frozen=True):
     name: str
     type: PgType
     collation: str | None
-    """If it is not the type's own; it decides which keys are equal."""
+    """The collation if it is not the type's default; it decides which keys are equal."""
     required: bool
     has_default: bool
     numbered: bool
@@ -114,7 +114,7 @@ class CatalogIndex(msgspec.Struct, frozen=True):
     immediate: bool
     valid: bool
     plain: bool
-    """On columns alone: no expression, no WHERE."""
+    """Whether it is on columns only, without an expression or a WHERE."""
 
 
 class CatalogTable(msgspec.Struct, frozen=True):
@@ -130,9 +130,9 @@ class CatalogTable(msgspec.Struct, frozen=True):
     triggers: bool
     exclusions: bool
     refers: bool
-    """Has a foreign key."""
+    """Whether it has a foreign key."""
     referred: bool
-    """Another table has a foreign key to it."""
+    """Whether another table has a foreign key to it."""
     columns: tuple[CatalogColumn, ...]
     checks: tuple[CheckConstraint, ...]
     indexes: tuple[CatalogIndex, ...]
@@ -163,7 +163,7 @@ def exists(connection: Connection, table: TableName) -> bool:
 
 
 def read_table(connection: Connection, table: TableName) -> CatalogTable | None:
-    """What the catalog says; None if there is no such table. A name without schema is found by the search path."""
+    """The catalog's description of a table; None if there is none. A name without schema uses the search path."""
     found = connection.execute(_TABLE, [str(table)]).fetchone()
     if found is None:
         return None

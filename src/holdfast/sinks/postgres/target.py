@@ -88,9 +88,9 @@ def decode_descriptor(target: PostgresTarget, descriptor: dict[str, Any]) -> Pos
     try:
         found = converted(descriptor, PostgresDescriptor)
     except msgspec.ValidationError as error:
-        raise Invalid(f"This is no descriptor of a PostgreSQL sink: {one_line(error)}.", about=target.where) from None
+        raise Invalid(f"This is not a PostgreSQL sink's descriptor: {one_line(error)}.", about=target.where) from None
     if not is_staged_name(found.staged):
-        raise Invalid(f"The descriptor names {found.staged!r}, which is no staging table.", about=target.where)
+        raise Invalid(f"The descriptor names {found.staged!r}, which is not a staging table.", about=target.where)
     if found.table != target.table.name or target.table.schema not in {None, found.schema}:
         raise Invalid(
             f"The rows were staged for {found.target}, but the sink now writes to {target.table}.",

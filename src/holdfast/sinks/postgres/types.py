@@ -3,8 +3,8 @@
 A column takes a type if every value arrives unchanged or is refused while it is staged: a long goes into an integer
 column as long as it fits. A column that would silently lose something is refused before any data moves, with one
 exception: timestamps are rounded to a column's precision, since Spark has no type with fewer digits. Arrays of arrays
-become multidimensional arrays, which PostgreSQL has only with rows of equal length and never empty: `[[]]` arrives as
-`[]`. Structs and maps become JSON as Spark writes it, with timestamps in UTC.
+become multidimensional arrays. In PostgreSQL their rows have equal length and are never empty: `[[]]` arrives as `[]`.
+Structs and maps become JSON as Spark writes it, with timestamps in UTC.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _NO_STRING = "NBDTA"  # numbers, booleans, dates and times, timespans, arrays: a
 
 
 class PgType(msgspec.Struct, frozen=True):
-    """A type as the catalog has it; for a domain, its base type."""
+    """A type from the catalog; for a domain, its base type."""
 
     name: str
-    """As in pg_type: `int4`, not `integer`."""
+    """The name in pg_type: `int4`, not `integer`."""
     category: str
     modifier: int
     written: str
-    """As in SQL, with length or precision."""
+    """The name in SQL, with length or precision."""
     element: PgType | None = None
 
     @property
@@ -69,6 +69,17 @@ class PgType(msgspec.Struct, frozen=True):
         if self.name != "numeric" or self.modifier < 0:
             return None
         return (((self.modifier - 4) & 0x7FF) ^ 1024) - 1024  # eleven bits with a sign
+
+    @property
+    def digits(self) -> int | None:
+        """Digits before the decimal point that a numeric has room for; None if there is no limit."""
+        scale = self.scale
+        return None if scale is None else ((self.modifier - 4) >> 16 & 0xFFFF) - scale
+
+    @property
+    def length(self) -> int | None:
+        """Characters that a varchar or char has room for; None if there is no limit."""
+        return self.modifier - 4 if self.name in {"varchar", "bpchar"} and self.modifier >= 4 else None
 
     @property
     def varies(self) -> bool:

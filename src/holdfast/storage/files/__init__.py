@@ -1,1 +1,1 @@
-"""Local files: `disk` every call that makes them durable · `lock` one process at a time."""
+"""Local files: `disk` has every call that makes files durable, `lock` admits one process at a time."""

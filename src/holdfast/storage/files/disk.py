@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.base.steps import step
 from holdfast.errors import Unavailable
+from holdfast.storage.files.lock_holder import holder_of
 from holdfast.storage.files.reaper import freed_aside
 
 Bytes = bytes | bytearray | memoryview
@@ -68,11 +69,8 @@ class Disk(Protocol):
     def write_file(self, path: str, chunks: Chunks, *, sync: bool = True) -> None:
         """Write a new file and sync its content. Its directory entry is not durable yet.
 
-        Without `sync` the content is only on its way to the disk, and durable after `sync_file`.
+        Without `sync` the content may be lost in a power cut even if its name is not.
         """
-
-    def sync_file(self, path: str) -> None:
-        """Make a file's content durable."""
 
     def link(self, existing: str, new: str) -> None:
         """Give a file a second name; `FileExistsError` if the name is taken."""
@@ -116,16 +114,12 @@ class PosixDisk:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with step("file.fill"):
-                _fill(descriptor, chunks, send_all=not sync)
+                _fill(descriptor, chunks)
             if sync:
                 with step("file.sync"):
                     os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-    def sync_file(self, path: str) -> None:
-        with step("file.sync"):
-            _sync(path)
 
     def link(self, existing: str, new: str) -> None:
         with step("file.link"):
@@ -188,15 +182,20 @@ class PosixDisk:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Unavailable(
-                        f"Another process holds the lock on {path}, for {self._lock_timeout:g} seconds now; "
-                        "it may be frozen.",
-                        code="disk.locked",
-                        about=path,
-                        unchanged="the store",
-                        next_step=f"find it with: lsof {path}",
-                    ) from None
+                    raise self._locked(descriptor, path) from None
                 time.sleep(0.002)
+
+    def _locked(self, descriptor: int, path: str) -> Unavailable:
+        holder = holder_of(descriptor)
+        who = f"P{str(holder)[1:]}" if holder else "Another process"
+        return Unavailable(
+            f"{who} holds the lock on {path}, for {self._lock_timeout:g} seconds now; "
+            f"{holder.state if holder else 'it may be frozen'}.",
+            code="disk.locked",
+            about=path,
+            unchanged="the store",
+            next_step=holder.next_step if holder else f"find it with: lsof {path}",
+        )
 
 
 def sync(path: str) -> None:
@@ -231,7 +230,7 @@ def write_file(path: str, body: Bytes, *, overwrite: bool = False) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if overwrite else os.O_EXCL)
     descriptor = os.open(path, flags, 0o666)
     try:
-        _fill(descriptor, [body], send_all=False)
+        _fill(descriptor, [body])
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -286,7 +285,7 @@ def _sync(path: str, flags: int = 0) -> None:
         os.close(descriptor)
 
 
-def _fill(descriptor: int, chunks: Chunks, *, send_all: bool) -> None:
+def _fill(descriptor: int, chunks: Chunks) -> None:
     """Write all chunks, and have the system begin to write them out meanwhile, so that little is left for the sync."""
     written = sent = 0
     for chunk in chunks:
@@ -298,8 +297,6 @@ def _fill(descriptor: int, chunks: Chunks, *, send_all: bool) -> None:
             if written - sent >= PIECE:
                 _send_off(descriptor, sent, written - sent)
                 sent = written
-    if send_all:
-        _send_off(descriptor, sent, written - sent)
 
 
 def _send_off(descriptor: int, start: int, length: int) -> None:

@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file, which the kernel drops when its holder dies, however that happens."""
+"""An exclusive lock on a file. The kernel releases it when the process that holds it dies, however that happens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import socket
 from holdfast.base import forks
 from holdfast.errors import Conflict
 from holdfast.storage.files import disk
+from holdfast.storage.files.lock_holder import LockHolder, holder_of
 
 
 class FileLock:
-    """Holds the lock of a file from its making to `close`; refused at once if another process holds it.
+    """Holds the lock of a file from construction to `close`. `Conflict` at once if another process holds it.
 
-    A child that this process forks does not hold it, so that the lock ends with this process. The file says who holds
-    it, for people; it stays when the lock ends, since removing it would let two hold it.
+    A forked child does not hold it, so that the lock ends with this process. The file names the process that holds the
+    lock, for people. It is not removed when the lock ends: removing it would let two processes hold the lock.
     """
 
     def __init__(self, path: str, address: str, kind: str = "index") -> None:
@@ -27,17 +28,12 @@ class FileLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, _myself().encode(), 0)
+            os.pwrite(self._descriptor, _this_process().encode(), 0)
         except BlockingIOError:
-            holder = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
+            noted = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
+            holder = holder_of(self._descriptor)
             self.close()
-            raise Conflict(
-                f"{address} is in use by {holder or 'another process'}.",
-                code=f"{kind}.in-use",
-                about=address,
-                unchanged=f"the {kind}",
-                next_step=f"end that process, or close its {kind}; the holder is also shown by: lsof {path}",
-            ) from None
+            raise _in_use(address, kind, path, holder, noted) from None
         except OSError:
             self.close()
             with _errors(address, kind):
@@ -61,6 +57,19 @@ class FileLock:
             self.close()
 
 
+def _in_use(address: str, kind: str, path: str, holder: LockHolder | None, noted: str) -> Conflict:
+    """`noted` is what the holder wrote into the file: all there is to tell if it runs elsewhere."""
+    next_step = f"end that process, or close its {kind}; the holder is also shown by: lsof {path}"
+    stopped = holder is not None and holder.is_stopped
+    return Conflict(
+        f"{address} is in use by {holder or noted or 'another process'}{', which is stopped' if stopped else ''}.",
+        code=f"{kind}.in-use",
+        about=address,
+        unchanged=f"the {kind}",
+        next_step=holder.next_step if holder and stopped else next_step,
+    )
+
+
 def _errors(address: str, kind: str) -> contextlib.AbstractContextManager[None]:
     return disk.disk_errors(
         f"{address} cannot be opened",
@@ -71,5 +80,5 @@ def _errors(address: str, kind: str) -> contextlib.AbstractContextManager[None]:
     )
 
 
-def _myself() -> str:
+def _this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}\n"

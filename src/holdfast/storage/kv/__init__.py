@@ -1,1 +1,1 @@
-"""Ordered maps of bytes under one atomic, durable commit: what an index and a store of events stand on."""
+"""Key-value stores: ordered maps of bytes with atomic, durable commits. Indexes and stores of events use them."""

@@ -1,4 +1,4 @@
-"""Errors that several backends raise, in the words of the model that the store holds: an index, or events."""
+"""Errors that several backends raise. Their texts depend on the kind of store: an index, or a store of events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nothing_applied(kind: Kind) -> str:
 
 
 def disk_errors(kind: Kind, address: str) -> contextlib.AbstractContextManager[None]:
-    """An `OSError` in this block is `Unavailable`: the store cannot be opened."""
+    """Raise `Unavailable`, saying that the store cannot be opened, for an `OSError` in this block."""
     return disk.disk_errors(
         f"{address} cannot be opened", code=f"{kind}.disk", about=address, unchanged=f"the {kind}", then="open it again"
     )
@@ -36,7 +36,7 @@ def closed(kind: Kind, address: str) -> Invalid:
 
 
 def not_there(kind: Kind, address: str) -> NotFound:
-    """A read-only opening makes nothing."""
+    """The error for a read-only opening that finds no store, and creates none."""
     is_index = kind == "index"
     return NotFound(
         f"There is no {'index' if is_index else 'store of events and projections'} at {address}.",
@@ -54,7 +54,7 @@ def not_there(kind: Kind, address: str) -> NotFound:
 
 def read_only(kind: Kind, address: str) -> Invalid:
     return Invalid(
-        f"{address} was opened to be looked at.",
+        f"{address} was opened read-only.",
         code=f"{kind}.read-only",
         about=address,
         unchanged=f"the {kind}",
@@ -73,7 +73,7 @@ def newer(kind: Kind, address: str, why: str) -> Invalid:
 
 
 def corrupt(kind: Kind, address: str, what: str, why: str) -> Corrupt:
-    """A record of ours is damaged."""
+    """The error for a damaged record of Holdfast."""
     start_over = ", or empty it with index.reset() and let the sources start over" if kind == "index" else ""
     return Corrupt(
         f"{address}: {what} is damaged: {why.rstrip('.')}.",
@@ -106,9 +106,20 @@ def too_large(kind: Kind, limit: int, address: str) -> HoldfastError:
     )
 
 
+def long_key(kind: Kind, said: str, limit: int, address: str) -> Invalid:
+    names = "" if kind == "index" else ", which has the names of a stream or a projection,"
+    return Invalid(
+        f"A key{names} is too long: PostgreSQL takes {limit} bytes, and more only of what it can compress: {said}",
+        code=f"{kind}.key-too-long",
+        about=address,
+        unchanged=nothing_applied(kind),
+        next_step="use a shorter name; or a store on another backend, where names may have 20,000 bytes and more",
+    )
+
+
 def nested(kind: Kind, address: str) -> Invalid:
     return Invalid(
-        f"{address}: this thread has a transaction open, and a second one could never begin.",
+        f"{address}: this thread has a transaction open, and a second one would wait for it for ever.",
         code="transaction.nested",
         about=address,
         unchanged=f"the {kind}",

@@ -1,4 +1,4 @@
-"""A store in this process's memory: for tests, and for data that may be computed again."""
+"""A store in this process's memory: for tests, and for data that can be computed again."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from holdfast.storage.kv.store import Kind, Mode, Row, Schema, WriteBatch, Write
 from holdfast.storage.kv.transaction import BufferedTransaction, Turn
 
 _shared: dict[tuple[Kind, str], tuple[_Maps, int]] = {}
-"""The named maps that are open, with the number of those who have them open."""
+"""The named maps that are open, each with the number of its openings."""
 _shared_lock = threading.Lock()
 _FEW = 64
 
 
 class _Maps:
-    """The data, which several openings of one name share."""
+    """The data, shared by all openings of one name."""
 
     def __init__(self, schema: Schema) -> None:
         self.turn = Turn()
         self._lock = threading.Lock()
         self._values: dict[str, dict[bytes, bytes]] = {space: {} for space in schema.names}
         self._sorted: dict[str, list[bytes]] = {}
-        """The keys of a space in order; missing when they have to be sorted anew."""
+        """The sorted keys of a space; missing if they have to be sorted again."""
 
     def get(self, space: str, key: bytes) -> bytes | None:
         with self._lock:
@@ -51,7 +51,7 @@ class _Maps:
             try:
                 self._apply(batch)
             except BaseException:
-                self._apply(batch)  # a signal came in the middle: as a whole, then, which is fine to do twice
+                self._apply(batch)  # a signal came in the middle: apply the whole batch again, which is idempotent
                 raise
 
     def _apply(self, batch: WriteBatch) -> None:
@@ -73,7 +73,7 @@ class _Maps:
 
 
 class MemoryReader:
-    """What another opening of this name in this process has committed. `NotFound` if there is none."""
+    """Reads the data that another opening of this name in this process has committed. `NotFound` if there is none."""
 
     is_persistent = False
 
@@ -126,7 +126,7 @@ class MemoryReader:
 class MemoryStore(MemoryReader):
     """Maps that are gone when the last opening of their name is closed; an empty name is never shared.
 
-    Opened `exclusive`, a name that is open is refused with `Conflict`; opened `shared`, the same maps are used.
+    An `exclusive` opening of a name that is open raises `Conflict`; a `shared` opening uses the same maps.
     """
 
     max_transaction = None

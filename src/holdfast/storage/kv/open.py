@@ -1,14 +1,16 @@
-"""From an address to a key-value store."""
+"""Opens the key-value store at an address."""
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any, Literal, NamedTuple, overload
 
-from holdfast.base.addresses import CLOUD_SCHEMES, kv_path, without_secrets
+from holdfast.base.addresses import CLOUD_SCHEMES, kv_absolute, kv_path, without_secrets
 from holdfast.errors import Invalid
 from holdfast.storage.kv.errors import a
 from holdfast.storage.kv.store import KeyValueStore, Kind, Mode, Reader, Schema
+from holdfast.storage.kv.transaction import MAX_ROCKSDB_TRANSACTION, MAX_TRANSACTION
 
 
 class _Backend(NamedTuple):
@@ -18,14 +20,26 @@ class _Backend(NamedTuple):
     reader: str
     is_path: bool = False
     extra: str | None = None
-    """The extra of the distribution that brings its client library."""
+    """The extra of the holdfast package that installs its client library."""
+    max_transaction: int | None = None
+    """The `max_transaction` of its stores."""
 
 
 _SQLITE = _Backend("sqlite", "SqliteStore", "sqlite_reader", "SqliteReader", is_path=True)
-_ROCKSDB = _Backend("rocksdb", "RocksdbStore", "rocksdb", "RocksdbReader", is_path=True, extra="rocksdb")
-_REDIS = _Backend("redis", "RedisStore", "redis", "RedisReader", extra="redis")
+_ROCKSDB = _Backend(
+    "rocksdb",
+    "RocksdbStore",
+    "rocksdb",
+    "RocksdbReader",
+    is_path=True,
+    extra="rocksdb",
+    max_transaction=MAX_ROCKSDB_TRANSACTION,
+)
+_REDIS = _Backend("redis", "RedisStore", "redis", "RedisReader", extra="redis", max_transaction=MAX_TRANSACTION)
 _POSTGRES = _Backend("postgres", "PostgresStore", "postgres_reader", "PostgresReader", extra="postgres")
-_SLATEDB = _Backend("slatedb", "SlatedbStore", "slatedb", "SlatedbReader", extra="slatedb")
+_SLATEDB = _Backend(
+    "slatedb", "SlatedbStore", "slatedb", "SlatedbReader", extra="slatedb", max_transaction=MAX_TRANSACTION
+)
 _BACKENDS = {
     "sqlite": _SQLITE,
     "rocksdb": _ROCKSDB,
@@ -41,33 +55,38 @@ _BACKENDS = {
 
 
 @overload
-def open_kv(url: str, schema: Schema, mode: Literal["read"]) -> Reader: ...
+def open_kv(url: str | os.PathLike[str], schema: Schema, mode: Literal["read"]) -> Reader: ...
 
 
 @overload
-def open_kv(url: str, schema: Schema, mode: Literal["exclusive", "shared"]) -> KeyValueStore: ...
+def open_kv(url: str | os.PathLike[str], schema: Schema, mode: Literal["exclusive", "shared"]) -> KeyValueStore: ...
 
 
 @overload
-def open_kv(url: str, schema: Schema, mode: Mode) -> Reader: ...
+def open_kv(url: str | os.PathLike[str], schema: Schema, mode: Mode) -> Reader: ...
 
 
 def open_kv(url: Any, schema: Schema, mode: Mode) -> Reader:
-    """Open the store at an address. For writing it is made if it is not there, to read it is `NotFound` then.
+    """Open the store at an address or a plain path, that of a SQLite file.
 
-    With `shared` several processes may write where the backend can share; the others refuse a second writer or fence
-    the first. With `exclusive` there is one writer everywhere.
+    If there is none, it is created for writing; for reading `NotFound` is raised.
+
+    With `shared` several processes may write if the backend supports it; other backends refuse a second writer or fence
+    the first. With `exclusive` every backend allows one writer.
     """
     kind = schema.kind
-    if not isinstance(url, str) or "://" not in url or "\0" in url:
+    if isinstance(url, os.PathLike):
+        url = os.fspath(url)
+    if not isinstance(url, str) or not url or "\0" in url:
         raise Invalid(
             f"{url!r} is not the address of {a(kind)}.",
             code="address.refused",
             about=repr(url),
             unchanged="everything",
-            next_step="write sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database, "
+            next_step="write a path, sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database, "
             "s3://bucket/path or memory://",
         )
+    url = kv_absolute(url)
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme == "memory":
@@ -91,6 +110,12 @@ def open_kv(url: Any, schema: Schema, mode: Mode) -> Reader:
     else:
         opened = _load(backend, scheme, backend.module, backend.store, kind)(place, schema, mode)
     return opened
+
+
+def max_transaction_of(url: str) -> int | None:
+    """The `max_transaction` of the store at an address, without opening it."""
+    backend = _BACKENDS.get(url.partition("://")[0].lower())
+    return None if backend is None else backend.max_transaction
 
 
 def _load(backend: _Backend, scheme: str, module_name: str, name: str, kind: Kind) -> Any:

@@ -1,8 +1,8 @@
 """A store in a PostgreSQL database, in tables that all stores of its kind share.
 
 A transaction begins by replacing the store's token, on the condition that it is still ours. That locks the store's row
-until the end: a process that opens the store meanwhile waits, and so does one that comes back to settle a commit whose
-reply was lost, until the server itself has settled it.
+until the transaction ends: a process that opens the store meanwhile waits for it, and so does a process that reconnects
+to settle a commit whose reply was lost.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from psycopg.errors import LockNotAvailable
 from psycopg.pq import TransactionStatus
 
 from holdfast.base import forks
-from holdfast.base.postgres import is_lost, message_of, trouble_of
+from holdfast.base.postgres import IDLE_TIMEOUT, is_lost, message_of, trouble_of
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.storage.kv import postgres_tables
 from holdfast.storage.kv.postgres_reader import MAX_TABLE_NAME, PostgresReads, cut_off
 from holdfast.storage.kv.postgres_server import PostgresAddress, connect, explained, parse, translated
-from holdfast.storage.kv.postgres_tables import END_TRANSACTION, NOTICE, ByteaArray, PostgresTables
+from holdfast.storage.kv.postgres_tables import END_TRANSACTION, ByteaArray, PostgresTables
 from holdfast.storage.kv.sql import check_statement, ended_transaction
 from holdfast.storage.kv.store import Mode, Schema, WriteBatch, Writers
 from holdfast.storage.kv.token import KEPT, TokenCheck, check_token, new_token, not_applied, refusal, unknown
@@ -40,13 +40,15 @@ log = logging.getLogger("holdfast.sources")
 
 
 class PostgresStore:
-    """One store under one name; opening it fences the process that had it open before, after its transaction under way.
+    """One store under one name. Opening it waits for an open transaction and fences the previous process.
 
-    A transaction of more than a few megabytes goes to the server while it is written, so that it may be larger than
-    memory. Reads and scans use connections of their own and see what is committed; a scan is of one moment.
+    Writes beyond a few megabytes are sent to the server before the commit, so that a transaction may be larger than
+    memory. Reads and scans use connections of their own and see committed data; a scan sees one snapshot.
+
+    A process that is frozen in the middle of a transaction loses it after `idle_timeout`, so that the next one gets in.
 
     Durable when `commit` returns, whatever the server's `synchronous_commit` is. If the reply to COMMIT is lost,
-    `commit` connects again, trying for `settle_seconds`, and finds out what became of it.
+    `commit` reconnects, trying for `settle_seconds`, and finds out whether the transaction was committed.
     """
 
     is_persistent = True
@@ -55,7 +57,13 @@ class PostgresStore:
     max_table_name = MAX_TABLE_NAME
 
     def __init__(
-        self, url: str, schema: Schema, mode: Mode = "exclusive", *, settle_seconds: float = SETTLE_SECONDS
+        self,
+        url: str,
+        schema: Schema,
+        mode: Mode = "exclusive",
+        *,
+        settle_seconds: float = SETTLE_SECONDS,
+        idle_timeout: str = IDLE_TIMEOUT,
     ) -> None:
         self.at = parse(url, schema.kind)
         self.address = self.at.shown
@@ -68,17 +76,18 @@ class PostgresStore:
         self.scan = self._reads.scan
         self.query = self._reads.query
         self.tables = self._reads.tables
+        self.views = self._reads.views
         self.check_open = self._reads.check_open
         self._is_closed = False
         self.durability = ""
-        """What the server keeps of what it acknowledges: a sentence about it, without the full stop."""
+        """Whether acknowledged commits survive a crash of the server: a sentence without the full stop."""
         with translated(f"opening the {self.kind}", self.at):
-            self.writer = _Writer(self.at, tables, settle_seconds)
+            self.writer = _Writer(self.at, tables, settle_seconds, idle_timeout)
         self._reads.store_id = self.writer.store_id
         self.table_prefix = self._reads.table_prefix
         forks.opened(self)
         try:
-            self._look_at_durability()
+            self._check_durability()
         except BaseException:
             self.close()
             raise
@@ -97,7 +106,8 @@ class PostgresStore:
 
     def forget_in_child(self) -> None:
         self.writer.cut_off()
-        self._reads.forget_in_child()  # before it is closed below, whichever of us is told first
+        # Before `close`, which closes the reads as well: they may not have heard of the fork yet.
+        self._reads.forget_in_child()
         self.close()
 
     def apply(self, batch: WriteBatch) -> None:
@@ -106,7 +116,7 @@ class PostgresStore:
         with translated("committing", self.at):
             self.writer.commit()
 
-    def _look_at_durability(self) -> None:
+    def _check_durability(self) -> None:
         row = self._reads.fetched("SELECT current_setting('fsync'), current_setting('full_page_writes')", [])[0]
         if row == ("on", "on"):
             self.durability = "each commit waits for the server's disk; a standby that takes over may lack the newest"
@@ -116,7 +126,7 @@ class PostgresStore:
 
 
 class PostgresTransaction(BufferedTransaction):
-    """Begins at the server with its first writes: BEGIN, the token and the writes are one round trip."""
+    """Begins on the server with the first writes: BEGIN, the token and the writes take one round trip."""
 
     _store: PostgresStore
 
@@ -125,7 +135,7 @@ class PostgresTransaction(BufferedTransaction):
         self._has_sent = False
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        """Within a savepoint: a statement that fails leaves the transaction as it was, as SQLite does."""
+        """Run within a savepoint: a statement that fails leaves the transaction as it was, as on SQLite."""
         store = self._store
         check_statement(sql, store.address)
         self._take_turn()
@@ -134,7 +144,7 @@ class PostgresTransaction(BufferedTransaction):
         try:
             return store.writer.run(sql, parameters)
         except psycopg.Error as error:
-            if trouble_of(error) in ("unavailable", "damaged"):  # not the handler's fault
+            if trouble_of(error) in ("unavailable", "damaged", "denied"):  # not the statement's fault
                 raise explained(error, "writing", store.at) from None
             raise
 
@@ -142,6 +152,8 @@ class PostgresTransaction(BufferedTransaction):
         self._pending.add(batch)
         if self._pending.size > SPILL_BYTES:
             self._send()
+            with translated("writing", self._store.at):
+                self._store.writer.stay_open()
 
     def _apply(self) -> None:
         store = self._store
@@ -169,19 +181,23 @@ class PostgresTransaction(BufferedTransaction):
 
 
 class _Writer:
-    """Takes the store over when it is made, and from then on writes, until another process takes it over."""
+    """Takes the store over in its constructor, and writes until another process takes it over."""
 
-    def __init__(self, address: PostgresAddress, tables: PostgresTables, settle_seconds: float) -> None:
+    def __init__(
+        self, address: PostgresAddress, tables: PostgresTables, settle_seconds: float, idle_timeout: str
+    ) -> None:
         self._address = address
         self._tables = tables
         self._settle_seconds = settle_seconds
+        self._idle_timeout = idle_timeout
         self._connection: Connection | None = None
         self._after = b""
-        """The token of the transaction that is open, or was open last."""
-        self._doubted: bytes | None = None
-        """The token of a COMMIT that was interrupted, as by ^C, before its reply was read."""
+        """The token that the open transaction, or the last one, sets."""
+        self._in_doubt: dict[bytes, bool] = {}
+        """All tokens that the store may have because a COMMIT, or settling it, was interrupted, for example by ^C, each
+        with whether that COMMIT has taken effect if it is found. Empty: the store has `_token`, unless it was taken."""
         self._transaction_id: tuple[Any, ...] = ()
-        """Its process at the server, and its number there."""
+        """The transaction's backend process on the server, and its transaction id."""
         try:
             self.store_id, self._token = self._take()
         except BaseException:
@@ -190,11 +206,11 @@ class _Writer:
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction is open, and sound."""
+        """Whether a transaction is open and has not failed."""
         return self._connection is not None and self._connection.info.transaction_status == TransactionStatus.INTRANS
 
     def write(self, batch: WriteBatch) -> None:
-        """Send changes to the transaction, which begins with them if none is open."""
+        """Send changes to the open transaction; begin one with them if none is open."""
         if not self.is_open:
             self._begin_with(batch)
             return
@@ -202,21 +218,26 @@ class _Writer:
         with step("postgres.write"), self._connection.pipeline():
             self._change(self._connection, batch)
 
+    def stay_open(self) -> None:
+        """Leave the transaction open until more is written: the server ends it if this process freezes meanwhile."""
+        assert self._connection is not None
+        self._connection.execute(postgres_tables.REARM)
+
     def commit(self) -> None:
         """Commit the open transaction; there must be one."""
         assert self._connection is not None
-        self._doubted = self._after
+        self._in_doubt = {self._token: False, self._after: True}
         try:
             with step("postgres.commit"):
                 self._connection.execute("COMMIT")
         except psycopg.Error as error:
             self.drop()
-            self._doubted = None
             if not is_lost(error):
+                self._in_doubt = {}
                 raise
-            self._settle({self._token: False, self._after: True}, message_of(error))
+            self._settle(message_of(error))
         else:
-            self._token, self._doubted = self._after, None
+            self._token, self._in_doubt = self._after, {}
 
     def rollback(self) -> None:
         if self._connection is not None and self._connection.info.transaction_status != TransactionStatus.IDLE:
@@ -231,10 +252,10 @@ class _Writer:
             self._connection = None
 
     def run(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
-        """One statement of the user's, in the open transaction."""
+        """Run one SQL statement of the user in the open transaction."""
         assert self._connection is not None
         with self._connection.transaction():
-            with self._connection.pipeline():  # where one statement is one message: "…; COMMIT" is refused
+            with self._connection.pipeline():  # a pipeline allows one statement per message: "…; COMMIT" is refused
                 found = self._connection.execute(sql.encode(), parameters or None)
             return found.fetchall() if found.description else []
 
@@ -245,35 +266,43 @@ class _Writer:
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._address)
-            self._connection.execute(NOTICE)
         return self._connection
 
     def _take(self) -> tuple[int, bytes]:
         connection = self._connected()
         self._tables.make(connection)
-        token = new_token()
         try:
-            with step("postgres.open"), self._transaction(connection):
-                given = {"name": self._address.name, "token": token, "kept": KEPT}
-                found = connection.execute(self._tables.open.encode(), given).fetchone()
-                assert found is not None
-                self._tables.check_layout(found[1], self._address.shown)
+            return self._open(connection)
         except LockNotAvailable:
-            raise self._busy() from None
+            ended = connection.execute(self._tables.end_silent, [self._idle_timeout]).fetchall()
+        if ended:
+            with contextlib.suppress(LockNotAvailable):
+                return self._open(connection)
+        raise self._busy()
+
+    def _open(self, connection: Connection) -> tuple[int, bytes]:
+        token = new_token()
+        with step("postgres.open"), self._transaction(connection):
+            given = {"name": self._address.name, "token": token, "kept": KEPT}
+            found = connection.execute(self._tables.open.encode(), given).fetchone()
+            assert found is not None
+            self._tables.check_layout(found[1], self._address.shown)
         return found[0], token
 
     def _begin_with(self, batch: WriteBatch) -> None:
-        """Begin, take the row and send changes, in one round trip; for nothing if the row turns out not to be ours.
+        """Begin, replace the token and send changes, in one round trip; roll back if the token is not ours.
 
-        Once more on a new connection if the old one is broken.
+        Tried once more on a new connection if the old one is broken.
         """
         for is_last in (False, True):
-            self._after = new_token()
             try:
+                if self._in_doubt:
+                    self._end_doubt()
+                self._after = new_token()
                 connection = self._connected()
                 with step("postgres.write"), connection.pipeline():
                     connection.execute("BEGIN")
-                    prelude = connection.execute(postgres_tables.PRELUDE)
+                    prelude = connection.execute(postgres_tables.PRELUDE, [self._idle_timeout])
                     taken = connection.execute(self._tables.take, [self._after, self.store_id, self._token])
                     self._change(connection, batch)
                 self._transaction_id = (prelude.fetchone() or ())[-2:]
@@ -287,7 +316,6 @@ class _Writer:
                     raise
                 continue
             if taken.rowcount == 1:
-                self._doubted = None
                 return
             self.rollback()
             self._check_ours()
@@ -305,24 +333,28 @@ class _Writer:
                 connection.execute(statements.put, arguments)
 
     def _check_ours(self) -> None:
-        """Refuse if the store is not ours any more; take note if a commit that was interrupted is in force."""
-        ours = {self._token: False} | ({} if self._doubted is None else {self._doubted: True})
-        check, found = self._look(self._connected(), self._tables.look, ours)
+        """Raise if the store is no longer ours."""
+        check = self._look(self._connected(), self._tables.look)
         if check.owner != "ours":
             raise refusal(check, self._address.kind, self._address.shown)
-        self._token = found
 
-    def _look(self, connection: Connection, query: str, ours: dict[bytes, bool]) -> tuple[TokenCheck, bytes]:
+    def _look(self, connection: Connection, query: str) -> TokenCheck:
         row = connection.execute(query, [self.store_id]).fetchone()
         found, earlier = (None, []) if row is None else row
-        return check_token(found, earlier, ours), found or b""
+        return check_token(found, earlier, self._in_doubt or {self._token: False})
 
-    def _settle(self, ours: dict[bytes, bool], why: str) -> None:
-        """Find out what became of a commit whose reply was lost. Returns if it is in force."""
+    def _end_doubt(self) -> None:
+        """Find out which of our tokens the store has, after an interruption. Raise if it is no longer ours."""
+        check = self._settle_once()
+        if check.owner != "ours":
+            raise refusal(check, self._address.kind, self._address.shown)
+
+    def _settle(self, why: str) -> None:
+        """Find out whether a commit whose reply was lost took effect. Returns if it did, raises otherwise."""
         deadline = time.monotonic() + self._settle_seconds
         while True:
             try:
-                check = self._settle_once(ours)
+                check = self._settle_once()
                 break
             except psycopg.Error as error:
                 self.drop()
@@ -340,25 +372,25 @@ class _Writer:
         if not check.applied:
             raise not_applied(self._address.kind, self._address.shown, why)
 
-    def _settle_once(self, ours: dict[bytes, bool]) -> TokenCheck:
-        """What the token says once the lost transaction has ended, one way or the other."""
+    def _settle_once(self) -> TokenCheck:
+        """Check the token after the lost transaction has ended, committed or not. If the store is ours, replace it."""
         connection = self._connected()
-        # Else it would hold its lock until the server notices that the client is gone.
+        # Otherwise the lost transaction would hold its lock until the server notices that the client is gone.
         connection.execute(END_TRANSACTION, self._transaction_id)
         fresh = new_token()
         with step("postgres.settle"), self._transaction(connection):
-            check, _ = self._look(connection, self._tables.locked, ours)
+            check = self._look(connection, self._tables.locked)
             if check.owner == "ours":
-                ours[fresh] = bool(check.applied)  # this COMMIT's reply may be lost as well
+                self._in_doubt[fresh] = bool(check.applied)  # this COMMIT's reply may be lost as well
                 connection.execute(self._tables.replace, [fresh, self.store_id])
         if check.owner == "ours":
-            self._token = fresh
+            self._token, self._in_doubt = fresh, {}
         return check
 
     @contextlib.contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:
         with connection.transaction():
-            connection.execute(postgres_tables.PRELUDE)
+            connection.execute(postgres_tables.PRELUDE, [self._idle_timeout])
             yield
 
     def _busy(self) -> HoldfastError:

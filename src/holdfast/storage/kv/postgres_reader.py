@@ -1,4 +1,4 @@
-"""Reading a store on PostgreSQL, on connections of its own: it sees what is committed, and never waits for a writer."""
+"""Reads a store on PostgreSQL, on connections of its own: sees committed data, and never waits for a writer."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ if TYPE_CHECKING:
 
 PAGE = 500
 MAX_TABLE_NAME = 63
-"""Bytes; PostgreSQL cuts off what is longer without an error."""
+"""In bytes; PostgreSQL truncates longer names without an error."""
 _TABLES = (
     "SELECT tablename::text FROM pg_tables WHERE schemaname = ANY(current_schemas(false)) AND left(tablename, %s) = %s"
 )
 
+_VIEWS = """
+SELECT CASE relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'VIEW' END, relname::text
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE relkind IN ('v', 'm') AND nspname = ANY(current_schemas(false)) AND left(relname, %s) = %s"""
+
 
 class PostgresReads:
-    """Values as they are committed; a scan is of one moment. From any thread."""
+    """Reads committed values; a scan sees one snapshot. May be used from any thread."""
 
     def __init__(self, address: PostgresAddress, tables: PostgresTables) -> None:
         self.store_id = 0
-        """Which store; to be set before anything is read."""
+        """The id of the store; must be set before anything is read."""
         self._at = address
         self._spaces = tables.spaces
         self._lock = threading.Lock()
@@ -53,7 +58,7 @@ class PostgresReads:
         return [found.get(key) for key in keys]
 
     def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
-        """With a limit of one page at most all rows are read at once, else through a cursor."""
+        """Reads all rows at once if `limit` is at most one page, otherwise through a cursor."""
         self.check_open()
         query = self._spaces[space].scan if end is None else self._spaces[space].scan_to
         arguments = [self.store_id, start, *([] if end is None else [end]), limit]
@@ -62,7 +67,7 @@ class PostgresReads:
         return self._pages(query, arguments)
 
     def query(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
-        """Read by SQL of the user's. A mistake in it is psycopg's error, a failure of the server ours."""
+        """Run a SQL query of the user. A mistake in it raises psycopg's error, a failure of the server one of ours."""
         for is_last in (False, True):
             connection = self._borrowed(new=is_last)
             try:
@@ -81,11 +86,14 @@ class PostgresReads:
 
     @property
     def table_prefix(self) -> str:
-        """Of a read model's tables, which lie in the database that all its stores share."""
+        """The prefix of read models' tables, because several stores share one database."""
         return f"store_{self.store_id}_"
 
     def tables(self, prefix: str) -> list[str]:
         return [name for (name,) in self.fetched(_TABLES, [len(prefix), prefix])]
+
+    def views(self, prefix: str) -> list[tuple[str, str]]:
+        return [(kind, name) for kind, name in self.fetched(_VIEWS, [len(prefix), prefix])]
 
     def _pages(self, query: bytes, arguments: list[Any]) -> Iterator[Row]:
         for is_last in (False, True):
@@ -108,7 +116,7 @@ class PostgresReads:
                 self._give_back(connection)
 
     def fetched(self, query: Any, arguments: list[Any]) -> list[tuple[Any, ...]]:
-        """The rows of a query; asked once more on a new connection if the old one turns out to be broken."""
+        """The rows of a query; repeated once on a new connection if the old one is broken."""
         with translated("reading", self._at):
             for is_last in (False, True):
                 connection = self._borrowed(new=is_last)
@@ -123,7 +131,7 @@ class PostgresReads:
         raise AssertionError("the second try either returns or raises")
 
     def close(self) -> None:
-        """Scans that are under way end with an error."""
+        """Close all connections. Scans under way end with an error."""
         forks.closed(self)
         self._closed = True
         with self._lock:
@@ -132,7 +140,7 @@ class PostgresReads:
             self._idle.clear()
 
     def forget_in_child(self) -> None:
-        self._lock = threading.Lock()  # a thread of the parent's may hold it, and will never release it here
+        self._lock = threading.Lock()  # a thread of the parent may hold it, and does not exist in this process
         for connection in (*self._idle, *self._busy):
             cut_off(connection)
         self.close()
@@ -170,7 +178,7 @@ def cut_off(connection: Connection) -> None:
 
 
 class PostgresReader:
-    """Queries that change nothing: a role that may only read is enough, and no writer is fenced or delayed."""
+    """Reads a store with queries only: a role with read access is enough, and no writer is fenced or delayed."""
 
     is_persistent = True
     max_table_name = MAX_TABLE_NAME
@@ -184,6 +192,7 @@ class PostgresReader:
         self.scan = reads.scan
         self.query = reads.query
         self.tables = reads.tables
+        self.views = reads.views
         self.close = reads.close
         try:
             is_made = reads.fetched(ARE_MADE, [tables.names]) == [(True,)]

@@ -1,6 +1,6 @@
-"""Addresses of stores on PostgreSQL, connections to it, and its errors in the words of the store.
+"""Addresses of stores on PostgreSQL, connections, and psycopg's errors as errors of the store.
 
-No password leaves this module: errors name the place by host, port, database and name.
+No password leaves this module: errors show host, port, database and name only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.base import postgres
 from holdfast.base.postgres import Trouble, message_of
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.storage.kv import errors
-from holdfast.storage.kv.postgres_tables import ByteaArray, ByteaArrayDumper
+from holdfast.storage.kv.postgres_tables import MAX_KEY, ByteaArray, ByteaArrayDumper
 from holdfast.storage.kv.store import Kind
 
 if TYPE_CHECKING:
@@ -26,19 +26,19 @@ _NAME_LIMIT = 200
 
 
 class PostgresAddress(msgspec.Struct, frozen=True):
-    """An address, taken apart. `dsn` may hold a password; `shown` does not."""
+    """A parsed address. `dsn` may hold a password; `shown` does not."""
 
     shown: str
     kind: Kind
     name: str
-    """Of the store: a database may have many."""
+    """The name of the store: a database may have many."""
     dsn: str
 
 
 def parse(url: str, kind: Kind = "index") -> PostgresAddress:
     """`postgresql://user:password@host:port/database?index=name`; other parameters are libpq's.
 
-    A store of events has `store=name` instead.
+    A store of events has `store=name` instead of `index=name`.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -69,19 +69,25 @@ def _invalid(why: str, kind: Kind) -> Invalid:
 
 
 def connect(address: PostgresAddress) -> Connection:
-    """A new connection, outside a transaction. `psycopg.Error` if there is none to be had."""
+    """A new connection, outside a transaction. `psycopg.Error` if connecting fails."""
     connection = postgres.connect(address.dsn, autocommit=True)
     connection.adapters.register_dumper(ByteaArray, ByteaArrayDumper)
     return connection
 
 
 def translated(doing: str, address: PostgresAddress) -> contextlib.AbstractContextManager[None]:
-    """Raise our own errors instead of psycopg's, for what has applied nothing."""
+    """Raise our own errors instead of psycopg's. Only for actions that have applied nothing if they fail."""
     return postgres.translated(lambda error: explained(error, doing, address))
+
+
+_TOO_LARGE = "54000"
+"""How PostgreSQL refuses an entry that is too large for an index: no other statement of ours reaches a limit."""
 
 
 def explained(error: psycopg.Error, doing: str, address: PostgresAddress) -> HoldfastError:
     kind, said = address.kind, message_of(error)
+    if error.sqlstate == _TOO_LARGE:
+        return errors.long_key(kind, said, MAX_KEY, address.shown)
     trouble: Trouble = postgres.trouble_of(error)
     if trouble == "denied":
         return Invalid(
@@ -114,5 +120,5 @@ def explained(error: psycopg.Error, doing: str, address: PostgresAddress) -> Hol
         code=f"{kind}.refused",
         about=address.shown,
         unchanged=errors.nothing_applied(kind),
-        next_step="see what the message says",
+        next_step="correct what PostgreSQL's message names",
     )

@@ -1,7 +1,7 @@
 """The tables of all stores in a database, in the schema `holdfast`, and every statement on them.
 
-One table for each keyspace, shared by all stores of a kind: a role is granted them once, and opening a store changes no
-table. An index has `index_meta` and `index_results`, and its row in `indexes`.
+There is one table per keyspace, shared by all stores of a kind: a role is granted access once, and opening a store
+creates no table. An index uses `index_meta` and `index_results`, and has a row in `indexes`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from psycopg.adapt import Dumper
 from psycopg.postgres import types
 from psycopg.pq import Format
 
+from holdfast.base.postgres import RELEASE_IF_SILENT
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Invalid
 from holdfast.storage.kv.store import Kind, Schema
@@ -23,24 +24,25 @@ if TYPE_CHECKING:
     from holdfast.base.postgres import Connection
 
 LAYOUT = 1
-_LOCK = 0x686F6C6466617374  # "holdfast", for the advisory lock under which the tables are made
+MAX_KEY = 2684
+"""The longest key, in bytes, that an index of PostgreSQL takes whatever the key holds: an entry has at most 2,704."""
+_LOCK = 0x686F6C6466617374  # "holdfast": the advisory lock under which the tables are created
 _REGISTRIES: dict[Kind, str] = {"index": "holdfast.indexes", "store": "holdfast.stores"}
 
-# How many dimensions, whether there are nulls, the items' type, how many there are, the first one's number.
+# Number of dimensions, whether there are nulls, type of the items, number of items, index of the first item.
 _HEADER = struct.Struct(">iiIii")
 _LENGTH = struct.Struct(">i")
 
-PRELUDE = """
-SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+PRELUDE = f"""
+{RELEASE_IF_SILENT},
+       set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                   WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
        set_config('lock_timeout', '10s', true), pg_backend_pid(), pg_current_xact_id()::text"""
-"""At the start of a transaction: COMMIT returns when it is on disk, whatever the server's default is; and nobody is
-waited for longer than ten seconds."""
-NOTICE = """
-SELECT set_config('tcp_keepalives_idle', '30', false), set_config('tcp_keepalives_interval', '10', false),
-       set_config('tcp_keepalives_count', '3', false)"""
-"""Once for a connection: the server notices within a minute that a client is gone, and drops its locks. Where a pooler
-is between the two, noticing is the pooler's."""
+"""Run at the start of a transaction, with the idle timeout as its parameter. Locks are released if this process
+freezes. COMMIT returns when it is on disk, whatever the default is. A lock is waited for at most ten seconds."""
+REARM = "SELECT 1"
+"""Run after a pipeline in a transaction that stays open. psycopg ends a pipeline with a Flush message, and a server
+that has read one does not watch the idle timeout until the next statement."""
 END_TRANSACTION = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_xid = %s::xid8::xid"
 )
@@ -51,7 +53,7 @@ class PostgresStatements:
     """The statements on one keyspace's table."""
 
     def __init__(self, table: str, owner: str) -> None:
-        def made(text: str) -> bytes:  # psycopg remembers the parts of a query in bytes
+        def made(text: str) -> bytes:  # psycopg caches the parsed form of queries given as bytes
             return text.format(table=table, owner=owner).encode()
 
         self.get = made("SELECT value FROM {table} WHERE {owner} = %s AND key = %s")
@@ -95,11 +97,16 @@ RETURNING id, layout"""
         self.find = f"SELECT id, layout FROM {registry} WHERE name = %s"
         self.take = f"UPDATE {registry} SET token = %s WHERE id = %s AND token = %s"
         self.locked = f"SELECT token, earlier FROM {registry} WHERE id = %s FOR UPDATE"
+        self.end_silent = f"""
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_locks USING (pid)
+WHERE relation = '{registry}'::regclass AND state = 'idle in transaction' AND pid <> pg_backend_pid()
+  AND state_change < now() - %s::interval"""
+        """For a process that was frozen right after a pipeline (see `REARM`): ends sessions as the timeout would."""
         self.look = f"SELECT token, earlier FROM {registry} WHERE id = %s"
         self.replace = f"UPDATE {registry} SET token = %s WHERE id = %s"
 
     def make(self, connection: Connection) -> None:
-        """Make the tables where they are missing; a role that may not make any needs them to be there."""
+        """Create missing tables. A role that may not create tables needs all of them to exist."""
         if connection.execute(ARE_MADE, [self.names]).fetchone() == (True,):
             return
         with connection.transaction(), step("postgres.tables"):
@@ -119,12 +126,12 @@ RETURNING id, layout"""
 
 
 class ByteaArray:
-    """What is passed to a query in the place of a list of bytes."""
+    """A query parameter for an array of bytea, faster than a list of bytes."""
 
     __slots__ = ("items",)
 
     def __init__(self, items: Collection[bytes]) -> None:
-        """At least one."""
+        """`items` must not be empty."""
         self.items = items
 
 

@@ -1,7 +1,7 @@
-"""How records of our own are sealed: version byte, body, and the CRC32C of key, version and body.
+"""Seals Holdfast's own records: version byte, body, and the CRC32C of key, version and body.
 
-So a damaged value is detected, and so is a good one under the wrong key. An index and a store of events
-have the same rule. Values of the user (results, read models) are not sealed.
+The checksum detects a damaged value, and a valid value under the wrong key. Indexes and stores of events
+use the same format. Values of the user (results, read models) are not sealed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def seal(key: bytes, body: bytes) -> bytes:
 
 
 def unseal(key: bytes, value: bytes, what: str, address: str, kind: Kind) -> bytes:
-    """The body. `Corrupt` if it is not what was sealed, with `what` it is; `Invalid` if a newer release wrote it."""
+    """The body. `Corrupt`, naming the record by `what`, if it is damaged; `Invalid` if a newer release wrote it."""
     sealed = value[:-4]
     if not sealed or CHECKSUM.pack(google_crc32c.value(key + sealed)) != value[-4:]:
         raise errors.corrupt(kind, address, what, "its checksum does not match")

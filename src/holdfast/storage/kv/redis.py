@@ -1,6 +1,6 @@
-"""A store on Redis, Valkey or Garnet: a commit is one MULTI/EXEC, refused by WATCH if the store is not ours any more.
+"""A store on Redis, Valkey or Garnet: a commit is one MULTI/EXEC, which WATCH refuses if the store is no longer ours.
 
-Not a script: Garnet runs none unless configured to, and a script that fails half-way leaves its first half in force.
+Not a Lua script: Garnet runs scripts only if configured to, and a script that fails half-way is not rolled back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPENING_TRIES = 100
 
 
 class RedisReader:
-    """Sends only commands that read. The token is left alone, so that no writer is fenced."""
+    """Sends only commands that read. It does not replace the token, so that no writer is fenced."""
 
     is_persistent = True
 
@@ -47,15 +47,15 @@ class RedisReader:
 
 
 class RedisStore:
-    """One store under one name; opening it fences the process that had it open before.
+    """One store under one name. Opening it fences the process that had it open before.
 
-    A transaction is kept in memory, up to `limit` bytes, and sent when it is committed: before that the server knows
-    nothing of it, and one that is rolled back costs nothing. The server then holds it once more until EXEC. A scan
-    reads pages, each as of its own moment.
+    A transaction is held in memory, up to `limit` bytes, and sent when it is committed, so that a rollback sends
+    nothing. The server also holds the whole transaction in memory until EXEC. A scan reads pages, each page as of its
+    own moment.
 
-    Durable when `commit` returns. A server that would lose commits is refused, or, with `durability=none` in the
-    address, warned of; `durability` tells. If a reply is lost, `commit` connects again, trying for `settle_seconds`,
-    and finds out what became of the commit.
+    Durable when `commit` returns. A server that would lose commits is refused; with `durability=none` in the address, a
+    warning is logged instead. `durability` describes what the server does. If a reply is lost, `commit` reconnects,
+    trying for `settle_seconds`, and finds out whether the commit took effect.
     """
 
     is_persistent = True
@@ -90,7 +90,7 @@ class RedisStore:
 
     @property
     def durability(self) -> str:
-        """What the server keeps of what it acknowledges: a sentence about it, without the full stop."""
+        """Whether acknowledged commits survive a crash of the server: a sentence without the full stop."""
         return self._client.keeping.words if self._client.keeping else ""
 
     def begin(self) -> BufferedTransaction:
@@ -103,15 +103,16 @@ class RedisStore:
 
 
 class _Committer:
-    """Takes the store over when it is made, and from then on commits, until another process takes it over."""
+    """Takes the store over in its constructor, and commits until another process takes it over."""
 
     def __init__(self, client: RedisClient, settle_seconds: float) -> None:
         self._client = client
         self._layout = client.layout
         self._settle_seconds = settle_seconds
         self._token = self._take()
-        self._doubted: bytes | None = None
-        """The token of a commit that was interrupted, as by ^C, before its reply was read."""
+        self._in_doubt: dict[bytes, bool] = {}
+        """All tokens that the store may have because a commit, or settling it, was interrupted, for example by ^C, each
+        with whether that commit has taken effect if it is found. Empty: the store has `_token`, unless it was taken."""
 
     def commit(self, batch: WriteBatch) -> None:
         connection = self._ready()
@@ -119,23 +120,23 @@ class _Committer:
         queued = [["MULTI"], *self._layout.commands(batch), ["SET", self._layout.token, after]]
         with step("redis.queue"):
             connection.send(queued)
-        # Until here a broken connection means that nothing was applied: the server forgets what it has queued.
-        self._doubted = after
+        # Up to here a broken connection means that nothing was applied: the server discards queued commands.
+        self._in_doubt = {before: False, after: True}
         try:
             with step("redis.commit"):
                 replies = connection.ask(["EXEC"], *self._client.sync())
         except Broken as error:
             self._client.drop_connection()
-            self._settle({before: False, after: True}, str(error))
+            self._settle(str(error))
             return
-        self._doubted = None
+        self._in_doubt = {}
         if not self._executed(replies[: len(queued) + 1]):
             raise self._refused(connection)
         self._token = after
         self._client.check_synced(replies[len(queued) + 1 :])
 
     def _take(self) -> bytes:
-        """Put our token in the place of the one that is there, which is kept in a list."""
+        """Replace the stored token by ours, and keep the old one in the list of earlier tokens."""
         connection = self._client.verified_connection()
         for _ in range(_OPENING_TRIES):
             found, *types = self._watch(connection)
@@ -145,14 +146,14 @@ class _Committer:
             if found is not None:
                 queued.append(["LPUSH", self._layout.earlier, found])
                 queued.append(["LTRIM", self._layout.earlier, 0, KEPT - 1])
-            # If this reply is lost, nothing of value is: the next opening replaces the token.
+            # A lost reply does no harm here: the next opening replaces the token.
             with step("redis.open"):
                 replies = connection.ask(*queued, ["EXEC"], *self._client.sync())
             if self._executed(replies[: len(queued) + 1]):
                 self._client.check_synced(replies[len(queued) + 1 :])
                 return token
         raise Conflict(
-            f"Other processes take the {self._client.kind} over again and again.",
+            f"Other processes keep taking the {self._client.kind} over.",
             code=f"{self._client.kind}.in-use",
             about=self._client.address,
             unchanged=f"the {self._client.kind}",
@@ -160,21 +161,24 @@ class _Committer:
         )
 
     def _ready(self) -> RedisConnection:
-        """A connection on which the store is watched and known to be ours; a new one if the old one is broken."""
+        """A connection that watches the store's keys and has found our token; a new one if the old one is broken."""
         try:
-            connection = self._client.verified_connection()
-            found, *types = self._watch(connection)
+            connection, (found, *types) = self._watched()
         except Broken:
             self._client.drop_connection()
-            connection = self._client.verified_connection()
-            found, *types = self._watch(connection)
-        if found is not None and found == self._doubted:
-            self._token = found
+            connection, (found, *types) = self._watched()
         if found != self._token:
             raise self._refused(connection)
-        self._doubted = None
         self._layout.check(types, self._client.address)
         return connection
+
+    def _watched(self) -> tuple[RedisConnection, list[Any]]:
+        connection = self._client.verified_connection()
+        if self._in_doubt:
+            check = self._settled()
+            if check.owner != "ours":
+                raise refusal(check, self._client.kind, self._client.address)
+        return connection, self._watch(connection)
 
     def _watch(self, connection: RedisConnection) -> list[Any]:
         """The token and the type of every key; EXEC is refused if any of them changes from here on."""
@@ -182,10 +186,10 @@ class _Committer:
         return checked(connection.ask(watch, ["GET", self._layout.token], *self._layout.types()))[1:]
 
     def _executed(self, replies: list[Any]) -> bool:
-        """Whether EXEC, the last of these replies, took effect; False if what it watched had changed."""
+        """Whether EXEC, the last of these replies, took effect; False if a watched key had changed."""
         results = replies[-1]
         if isinstance(results, redis.ResponseError):
-            checked(replies)  # raises the first, which is the cause
+            checked(replies)  # raises the first error, which is the cause
         if results is None:
             return False
         failed = [str(result) for result in results if isinstance(result, redis.ResponseError)]
@@ -202,24 +206,24 @@ class _Committer:
         found, earlier = checked(
             connection.ask(["UNWATCH"], ["GET", self._layout.token], ["LRANGE", self._layout.earlier, 0, -1])
         )[1:]
-        check = check_token(found, earlier, {self._token: False})
+        check = check_token(found, earlier, self._in_doubt or {self._token: False})
         if check.owner != "ours":
             return refusal(check, self._client.kind, self._client.address)
         return Conflict(
-            f"Something else than Holdfast wrote to the keys of the {self._client.kind} during the commit.",
+            f"Another client, not Holdfast, wrote to the keys of the {self._client.kind} during the commit.",
             code=f"{self._client.kind}.touched",
             about=self._client.address,
             unchanged=errors.nothing_applied(self._client.kind),
             next_step=f"find out what writes to {self._layout.pattern}; then do it again",
         )
 
-    def _settle(self, ours: dict[bytes, bool], why: str) -> None:
-        """Find out what became of a commit whose reply was lost. Returns if it is in force, and durable."""
-        self._doubted = None
+    def _settle(self, why: str) -> None:
+        """Find out whether a commit whose reply was lost took effect. Returns if it did and is durable, else raises."""
         deadline = time.monotonic() + self._settle_seconds
         while True:
             try:
-                check = self._settle_once(ours)
+                check = self._settled()
+                break
             except Broken as error:
                 self._client.drop_connection()
                 if time.monotonic() > deadline:
@@ -227,9 +231,6 @@ class _Committer:
                 time.sleep(_PAUSE)
             except redis.RedisError as error:
                 raise unknown(self._client.kind, self._client.address, text_of(error)) from None
-            else:
-                if check is not None:
-                    break
         if check.owner == "set-back":
             raise unknown(
                 self._client.kind,
@@ -241,23 +242,28 @@ class _Committer:
         if not check.applied:
             raise not_applied(self._client.kind, self._client.address, why)
 
-    def _settle_once(self, ours: dict[bytes, bool]) -> TokenCheck | None:
-        """What the token says, after it was replaced: an EXEC still on its way is then refused, whenever it arrives.
+    def _settled(self) -> TokenCheck:
+        while (check := self._settle_once()) is None:
+            pass
+        return check
 
-        None if something changed meanwhile. `ours` gains the new token, whose reply may be lost as well.
+    def _settle_once(self) -> TokenCheck | None:
+        """Check the token, and replace it if it is ours, so that an EXEC still on its way is refused when it arrives.
+
+        None if a watched key changed meanwhile.
         """
         connection = self._client.connection()
         found = self._watch(connection)[0]
         (earlier,) = checked(connection.ask(["LRANGE", self._layout.earlier, 0, -1]))
-        check = check_token(found, earlier, ours)
+        check = check_token(found, earlier, self._in_doubt)
         if check.owner != "ours":
             return check
         fresh = new_token()
-        ours[fresh] = bool(check.applied)
+        self._in_doubt[fresh] = bool(check.applied)  # the reply to this EXEC may be lost as well
         with step("redis.settle"):
             replies = connection.ask(["MULTI"], ["SET", self._layout.token, fresh], ["EXEC"], *self._client.sync())
         if not self._executed(replies[:3]):
             return None
-        self._token = fresh
+        self._token, self._in_doubt = fresh, {}
         self._client.check_synced(replies[3:])
         return check

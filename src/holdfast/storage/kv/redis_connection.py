@@ -1,7 +1,7 @@
-"""A connection to a Redis server on which it is known what was sent, and the client that makes it again.
+"""A connection to a Redis server that never resends commands by itself, and the client that reconnects.
 
-redis-py's client and its pipelines connect again by themselves, and may send a transaction twice. Its connections do
-not, as long as nothing is sent on one that is closed.
+redis-py's client and pipelines reconnect by themselves, and may send a transaction twice. Its connections do not, as
+long as nothing is sent on a closed one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _REDIRECTIONS = 5
 
 
 class Broken(Exception):
-    """There is no connection, or not to a server that serves the store at the moment."""
+    """The connection failed, or its server does not serve the store at the moment."""
 
 
 class RedisConnection:
-    """A connection. After any `Broken` it is of no more use."""
+    """A connection. After `Broken` it cannot be used any more."""
 
     def __init__(self, address: RedisAddress) -> None:
         """Connect; in a cluster, to the node that has the store."""
@@ -44,7 +44,7 @@ class RedisConnection:
                 self._connection.connect()  # type: ignore[no-untyped-call]
                 self._send([["TYPE", address.key("token")]])
                 self._connection.read_response()
-            except AskError as moved:  # MOVED, too: its own error is a kind of this one
+            except AskError as moved:  # also MOVED, whose error is a subclass
                 self.close()
                 settings = settings | {"host": moved.host or settings.get("host"), "port": moved.port}
             except redis.ConnectionError as error:
@@ -61,15 +61,15 @@ class RedisConnection:
             else:
                 self._unread = 0
                 return
-        raise Broken("The nodes of the cluster refer to each other for this store.")
+        raise Broken("The nodes of the cluster keep redirecting to each other for this store.")
 
     def ask(self, *commands: Command) -> list[Any]:
-        """The reply to each command, in one round trip; errors of single commands are among the replies."""
+        """Send commands, and return their replies, in one round trip. Errors of single commands are among them."""
         self.send(commands)
         return self.receive()
 
     def send(self, commands: Iterable[Command]) -> None:
-        """Send, a command at a time, and leave the replies for later."""
+        """Send commands one at a time, and leave the replies to `receive`."""
         try:
             self._send(commands)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
@@ -77,7 +77,7 @@ class RedisConnection:
             raise Broken(text_of(error)) from None
 
     def receive(self) -> list[Any]:
-        """The replies to all that was sent."""
+        """The replies to all commands sent so far."""
         replies: list[Any] = []
         try:
             while self._unread:
@@ -107,7 +107,7 @@ class RedisConnection:
 
 
 class RedisClient:
-    """One server, for one store: one connection, for one thread at a time, within `translated`."""
+    """The client of one store: one connection, used by one thread at a time, within `translated`."""
 
     def __init__(self, address: RedisAddress, schema: Schema) -> None:
         self.address = address.shown
@@ -122,7 +122,7 @@ class RedisClient:
         forks.opened(self)
 
     def connection(self) -> RedisConnection:
-        """The connection, made if there is none."""
+        """The connection; connects if there is none."""
         self.check_open()
         if self._connection is None:
             self._connection = RedisConnection(self._at)
@@ -159,11 +159,11 @@ class RedisClient:
             self.drop_connection()
 
     def forget_in_child(self) -> None:
-        self._lock = threading.RLock()  # a thread of the parent's may hold it, and will never release it here
-        self.close()  # of our copy of the socket: redis-py takes care that the server hears nothing
+        self._lock = threading.RLock()  # a thread of the parent may hold it, and does not exist in this process
+        self.close()  # closes only our copy of the socket: redis-py sends nothing to the server
 
     def ask(self, *commands: Command) -> list[Any]:
-        """Replies to commands that read; sent once more if the connection is broken."""
+        """Replies to read-only commands; sent once more if the connection is broken."""
         with self.translated("reading"):
             try:
                 return checked(self.connection().ask(*commands))
@@ -172,12 +172,12 @@ class RedisClient:
             return checked(self.connection().ask(*commands))
 
     def sync(self) -> list[Command]:
-        """What is sent after EXEC, so that the reply comes when it is on disk."""
+        """The commands to send after EXEC, whose reply comes when the commit is on disk."""
         is_asked = self.keeping is not None and self.keeping.kept and self.keeping.has_waitaof
         return [["WAITAOF", 1, 0, SYNC_TIMEOUT_MS]] if is_asked else []
 
     def check_synced(self, replies: list[Any]) -> None:
-        """Of what `sync` sent."""
+        """Check the replies to the commands of `sync`. `OutcomeUnknown` if the commit may not be on disk."""
         for reply in replies:
             if isinstance(reply, redis.ResponseError) or not reply[0]:
                 why = text_of(reply) if isinstance(reply, redis.ResponseError) else "its disk is too slow."
@@ -187,10 +187,10 @@ class RedisClient:
 
     @contextlib.contextmanager
     def translated(self, doing: str) -> Iterator[None]:
-        """Raise our own errors instead of redis-py's, for what has applied nothing.
+        """Raise our own errors instead of redis-py's. Only for actions that have applied nothing if they fail.
 
-        Whatever else ends it early, as ^C does, ends the connection: it may be within a transaction, or have replies
-        under way that the next command would take for its own.
+        Any other exception, such as ^C, also closes the connection: it may be within a transaction, or have unread
+        replies that the next command would take for its own.
         """
         with self._lock:
             try:
@@ -225,7 +225,7 @@ class RedisClient:
 
 
 def checked(replies: list[Any]) -> list[Any]:
-    """The replies, if none of them is an error."""
+    """The replies. Raises the first error among them."""
     for reply in replies:
         if isinstance(reply, redis.ResponseError):
             raise reply
@@ -233,6 +233,6 @@ def checked(replies: list[Any]) -> list[Any]:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says, as a sentence."""
+    """The message of an error, as a sentence."""
     line = one_line(error, 200)
     return line if line.endswith(".") else line + "."

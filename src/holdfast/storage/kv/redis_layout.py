@@ -21,9 +21,10 @@ _BYTES = 1 << 20
 
 
 class RedisLayout:
-    """For each keyspace a hash of its values, such as `:results`, and a sorted set of its keys, `:results:order`, all
-    scored 0, so that they are in the order of their bytes. `:token` and `:earlier` are the writer's token and those
-    before it.
+    """The keys of one store.
+
+    Each keyspace has a hash of its values, such as `:results`, and a sorted set of its keys, `:results:order`, all with
+    score 0, so that they are in byte order. `:token` is the writer's token, `:earlier` the list of earlier tokens.
     """
 
     def __init__(self, address: RedisAddress, schema: Schema) -> None:
@@ -41,14 +42,14 @@ class RedisLayout:
         return [["TYPE", key] for key in self.all]
 
     def check(self, types: list[bytes], address: str) -> None:
-        """Refuse keys of a wrong type beforehand: within EXEC, only the command that meets one would fail."""
+        """`Corrupt` if a key has the wrong type. Within EXEC, only the command on that key would fail."""
         for found, expected in zip(types, self._types.values(), strict=True):
             if found not in (expected, b"none"):
                 raise self.wrong_type(address)
 
     def wrong_type(self, address: str) -> HoldfastError:
         return Corrupt(
-            f"A key of the {self._kind} holds something of another type.",
+            f"A key of the {self._kind} holds a value of the wrong type.",
             code=f"{self._kind}.damaged",
             about=address,
             unchanged=nothing_applied(self._kind),
@@ -57,7 +58,7 @@ class RedisLayout:
         )
 
     def commands(self, batch: WriteBatch) -> Iterator[Command]:
-        """What applies these changes, in commands of about a megabyte."""
+        """The commands that apply these changes, each of about a megabyte."""
         for space, changes in batch.items():
             values, order = self.values[space], self.order[space]
             puts: list[tuple[bytes, bytes]] = []
@@ -83,7 +84,7 @@ def _put(values: str, order: str, puts: list[tuple[bytes, bytes]]) -> Iterator[C
 
 
 class RedisReads:
-    """Values as they are committed; a scan reads pages, each as of its own moment."""
+    """Reads committed values. A scan reads pages, each page as of its own moment."""
 
     def __init__(self, client: RedisClient) -> None:
         self._client = client
@@ -120,12 +121,12 @@ class RedisReads:
             first = b"(" + keys[-1]
 
     def _check_removed(self, space: str, key: bytes) -> None:
-        """A key without a value was removed by a commit since it was listed; else the two are at odds."""
+        """`Corrupt` if a key is listed without a value, unless a commit has removed it since it was listed."""
         both = (["ZSCORE", self._layout.order[space], key], ["HEXISTS", self._layout.values[space], key])
         score, is_there = self._client.ask(["MULTI"], *both, ["EXEC"])[-1]
         if score is not None and not is_there:
             raise Corrupt(
-                f"The key {key[:50]!r} is listed and has no value.",
+                f"The key {key[:50]!r} is listed but has no value.",
                 code=f"{self._client.kind}.damaged",
                 about=self._client.address,
                 unchanged=f"the {self._client.kind}",

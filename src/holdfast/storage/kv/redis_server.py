@@ -1,7 +1,7 @@
-"""A Redis, Valkey or Garnet server: its address, and what it keeps of what it acknowledges.
+"""A Redis, Valkey or Garnet server: its address, and whether its acknowledged commits are durable.
 
-Only `appendfsync always` is taken for durable. WAITAOF should make `everysec` so, too, but from Redis 7.4 on, in Valkey
-9.1 as well, it may answer before the sync: https://github.com/redis/redis/pull/13793.
+Only `appendfsync always` counts as durable. WAITAOF should make `everysec` durable as well, but since Redis 7.4, and in
+Valkey 9.1, it may answer before the sync: https://github.com/redis/redis/pull/13793.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SCHEMES = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss"}
 _NAME = re.compile(r"[^\s{}\x00-\x1f\x7f]{1,200}")
-_FIRST: dict[Kind, str] = {"index": "holdfast", "store": "holdfast-store"}
+_KEY_PREFIXES: dict[Kind, str] = {"index": "holdfast", "store": "holdfast-store"}
 _DEFAULTS: dict[str, Any] = {
     "socket_connect_timeout": 10.0,
     "socket_timeout": 60.0,
@@ -37,32 +37,31 @@ _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 _ON_FAILOVER = "a replica that takes over may lack the newest commits"
 
 Durability = Literal["strict", "server", "none"]
-"""Commits must be kept, as far as can be found out; as the server's owner vouches for; or need not be."""
+"""`strict`: the server must show that it keeps commits. `server`: trust it if it does not tell. `none`: only warn."""
 _DURABILITIES: dict[str, Durability] = {"strict": "strict", "server": "server", "none": "none"}
 
 
 class RedisAddress(msgspec.Struct, frozen=True):
-    """An address, taken apart. `settings` may hold a password; `shown` does not."""
+    """A parsed address. `settings` may hold a password; `shown` does not."""
 
     shown: str
     kind: Kind
     name: str
-    """Of the store: a server may have many."""
+    """The name of the store: a server may have many."""
     durability: Durability
     connection: type[redis.Connection]
     settings: dict[str, Any]
 
     def key(self, name: str) -> str:
         """A key of this store. The part in braces puts all of them on one node of a cluster."""
-        return f"{{{_FIRST[self.kind]}:{self.name}}}:{name}"
+        return f"{{{_KEY_PREFIXES[self.kind]}:{self.name}}}:{name}"
 
 
 def parse(url: str, kind: Kind = "index") -> RedisAddress:
     """`redis://user:password@host:port/db?index=name&durability=none`, or `rediss`, `valkey`, `valkeys`.
 
-    The store of events has `store=name` instead.
-
-    Other parameters go to redis-py as they are, such as `socket_timeout` and `ssl_ca_certs`.
+    A store of events has `store=name` instead of `index=name`. Other parameters, such as `socket_timeout` and
+    `ssl_ca_certs`, are passed to redis-py.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -100,7 +99,7 @@ def _last(query: dict[str, list[str]], name: str, default: str) -> str:
 
 
 def _parameter(error: Exception, query: dict[str, list[str]]) -> str:
-    """Which one: the error's own text may quote its value."""
+    """The name of the refused parameter, without the error's text, which may quote its value."""
     return next((name for name in query if name in str(error)), "one of " + ", ".join(query))
 
 
@@ -113,12 +112,12 @@ def _invalid(why: str) -> Invalid:
 
 
 class Keeping(msgspec.Struct, frozen=True):
-    """Whether acknowledged commits survive the server's own end, and why, in words."""
+    """Whether acknowledged commits survive a crash of the server, and why, in words."""
 
     kept: bool
     words: str
     has_waitaof: bool = False
-    """Where the server knows WAITAOF it is asked on every commit: it notices when the settings change."""
+    """Whether the server knows WAITAOF. It is then sent with every commit, to notice changed settings."""
 
 
 def find_out(connection: RedisConnection, wanted: Durability) -> Keeping:
@@ -130,7 +129,7 @@ def find_out(connection: RedisConnection, wanted: Durability) -> Keeping:
 
 
 def judge(settings: dict[str, str | None], evicts: bool, waitaof: Any, wanted: Durability) -> Keeping:
-    """Decide from what the server says; a setting is None where it does not say.
+    """Decide from the server's answers; a setting is None if the server does not tell it.
 
     With `durability=server`, trust the server wherever it does not answer.
     """
@@ -155,7 +154,7 @@ def judge(settings: dict[str, str | None], evicts: bool, waitaof: Any, wanted: D
 
 
 def may_evict(memory: Any) -> bool:
-    """From INFO memory, where that is allowed: whether keys without an expiry may be evicted."""
+    """Whether keys without an expiry may be evicted, from INFO memory; False if INFO is not allowed."""
     if not isinstance(memory, bytes):
         return False
     found = dict(line.split(b":", 1) for line in memory.splitlines() if b":" in line)
@@ -163,7 +162,7 @@ def may_evict(memory: Any) -> bool:
 
 
 def _value(reply: Any) -> str | None:
-    """Of a reply to CONFIG GET, which may be an error or empty."""
+    """The value in a reply to CONFIG GET; None if the reply is an error or empty."""
     return None if isinstance(reply, redis.ResponseError) or len(reply) != 2 else reply[1].decode()
 
 
@@ -174,6 +173,6 @@ def not_kept(words: str, kind: Kind, address: str) -> HoldfastError:
         about=address,
         unchanged=f"the {kind}, and the process that has it open",
         next_step="set appendonly yes, appendfsync always and maxmemory-policy noeviction on the server; or add "
-        "durability=server to the address if you know that it keeps everything and it only does not say so; or "
+        "durability=server to the address if you know that it keeps everything and only does not say so; or "
         "durability=none if the results may be lost and computed again",
     )

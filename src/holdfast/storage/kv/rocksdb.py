@@ -1,8 +1,8 @@
 """A store in a RocksDB directory.
 
-All keyspaces lie in one column family, distinguished by the key's prefix. With several, a quiet one would keep every
-log file of the busy one alive, and a crash could find one flushed ahead of the other. A commit is one write batch,
-synced before it returns. rocksdict is used in raw mode: nothing is pickled.
+All keyspaces are in one column family, distinguished by the key's prefix. With several column families, an idle one
+would keep all log files of a busy one alive, and after a crash one could be flushed ahead of the other. A commit is one
+write batch, synced before it returns. rocksdict is used in raw mode: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from holdfast.storage.kv import errors
 from holdfast.storage.kv.rocksdb_directory import DirectoryClaim, LinkedFiles
 from holdfast.storage.kv.store import Kind, Mode, Row, Schema, WriteBatch, Writers, end_of
 from holdfast.storage.kv.token import new_token
-from holdfast.storage.kv.transaction import MAX_TRANSACTION, BufferedTransaction, Turn
+from holdfast.storage.kv.transaction import MAX_ROCKSDB_TRANSACTION, BufferedTransaction, Turn
 
 _TOKEN = b"t"
-"""A key before all keyspaces or between them: no prefix begins with it."""
+"""The key of the last commit's token. It is in no keyspace: no prefix begins with it."""
 
 
 class RocksdbStore:
-    """One store in one directory, for one process at a time; a second opening is refused, within a process too.
+    """One store in one directory, for one process at a time. A second opening is refused, also within a process.
 
-    A transaction is kept in memory, up to `limit` bytes. Durable when `commit` returns, power loss included, where the
+    A transaction is held in memory, up to `limit` bytes. Durable when `commit` returns, also against power loss if the
     disk honours a sync.
     """
 
@@ -39,7 +39,9 @@ class RocksdbStore:
     writers: Writers = "exclusive"
     durability = "each commit is synced to the disk before it returns"
 
-    def __init__(self, path: str, schema: Schema, mode: Mode = "exclusive", *, limit: int = MAX_TRANSACTION) -> None:
+    def __init__(
+        self, path: str, schema: Schema, mode: Mode = "exclusive", *, limit: int = MAX_ROCKSDB_TRANSACTION
+    ) -> None:
         self.max_transaction = limit
         self.kind = schema.kind
         self.turn = Turn()
@@ -76,7 +78,8 @@ class RocksdbStore:
         self._claim.release()
 
     def check_open(self) -> None:
-        if self._is_closed or (self._db is not None and self._db.is_closed):  # not by us: this is a forked child
+        # A database that is closed while the store is not: this is a forked child.
+        if self._is_closed or (self._db is not None and self._db.is_closed):
             raise errors.closed(self.kind, self.address)
 
     def apply(self, batch: WriteBatch) -> None:
@@ -96,10 +99,10 @@ class RocksdbStore:
             self._settle(token, error)
 
     def _settle(self, token: bytes, error: Exception) -> None:
-        """Find out what became of a failed write, by opening the database anew.
+        """Find out whether a failed write took effect, by reopening the database.
 
-        A batch whose sync failed may lie in the log all the same, and would come back whenever the log is next read.
-        So it is read at once: recovery either makes the batch durable, or leaves it out for good.
+        A batch whose sync failed may be in the log nevertheless, and would come back when the log is read next. So the
+        log is read at once: recovery either makes the batch durable, or drops it for good.
         """
         self._shut()
         try:
@@ -107,8 +110,8 @@ class RocksdbStore:
         except Exception as second:
             then = "checkpoints" if self.kind == "index" else "streams and cursors"
             raise OutcomeUnknown(
-                f"RocksDB failed to commit, and cannot be opened to find out whether it did: {one_line(error)}; then: "
-                f"{one_line(second)}",
+                "RocksDB failed to commit, and cannot be reopened to find out whether the commit took effect: "
+                f"{one_line(error)}; then: {one_line(second)}",
                 code=f"{self.kind}.outcome-unknown",
                 about=self.address,
                 next_step=f"make room on the disk, or repair what the message says; then open the {self.kind} and look "
@@ -118,7 +121,7 @@ class RocksdbStore:
             raise _explained(error, "committing", self.kind, self.address) from error
 
     def _opened(self) -> _Database:
-        """The database; opened again if it had to be closed after a failure."""
+        """The database; reopened if it had to be closed after a failure."""
         self.check_open()
         if self._db is None:
             with step("rocksdb.open"):
@@ -132,7 +135,7 @@ class RocksdbStore:
 
 
 class RocksdbTransaction(BufferedTransaction):
-    """Its writes are put into RocksDB's own batch at once, which is smaller and faster than holding them twice."""
+    """Puts its writes into RocksDB's own batch at once, which is smaller and faster than holding them twice."""
 
     _store: RocksdbStore
 
@@ -156,10 +159,9 @@ class RocksdbTransaction(BufferedTransaction):
 
 
 class RocksdbReader:
-    """The store as it is when this is made, with all that was committed before; later commits do not show.
+    """The store as of the moment of opening, with all commits before it; later commits do not show.
 
-    Nothing is written to its directory. What this has open stays readable when the process that writes replaces its
-    files.
+    Nothing is written to the store's directory. Open files stay readable when the writing process replaces them.
     """
 
     is_persistent = True
@@ -186,7 +188,7 @@ def fill(filled: RocksdbBatch, batch: WriteBatch, prefixes: dict[str, bytes]) ->
 
 
 class _Database:
-    """A database that is open: gets and scans, from any thread."""
+    """An open database: gets and scans, from any thread."""
 
     def __init__(self, path: str, schema: Schema, address: str, *, read_only: bool = False) -> None:
         self._kind = schema.kind
@@ -195,10 +197,10 @@ class _Database:
         self._scans: weakref.WeakSet[_Scan] = weakref.WeakSet()
         options = Options(raw_mode=True)
         options.create_if_missing(not read_only)
-        # A commit that was cut short is forgiven at the end of the log; damage anywhere else is an error. The default,
-        # point in time, would drop everything from the damage on, acknowledged commits included, without a word.
+        # An incomplete commit at the end of the log is dropped; damage anywhere else is an error. The default, point in
+        # time, would silently drop everything after the damage, acknowledged commits included.
         options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-        options.set_keep_log_file_num(4)  # texts for people, one more with every opening
+        options.set_keep_log_file_num(4)  # RocksDB's info logs: every opening adds one
         access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
             self._raw: Rdict | None = Rdict(path, options, access_type=access)
@@ -233,7 +235,7 @@ class _Database:
             raise _explained(error, "reading", self._kind, self._address) from error
 
     def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
-        """As of the moment of this call, whatever is committed before the scan ends."""
+        """Scan as of the moment of this call: commits made during the scan do not show."""
         prefix = self._prefixes[space]
         last = end_of(prefix) if end is None else prefix + end
         assert last is not None  # a keyspace's prefix is text
@@ -248,11 +250,11 @@ class _Database:
             scan.end()
         raw, self._raw = self._raw, None
         if raw is not None:
-            with contextlib.suppress(Exception):  # it says again what failed before
+            with contextlib.suppress(Exception):  # it only repeats an earlier failure
                 raw.close()
 
     def forget_in_child(self) -> None:
-        """Closing would write to the parent's files, and wait for threads that only the parent has."""
+        """Leak the database: closing it would write to the parent's files, and wait for the parent's threads."""
         for scan in list(self._scans):
             scan.forget_in_child()
         forks.leak(self._raw)
@@ -262,8 +264,8 @@ class _Database:
 class _Scan:
     """Keys and values in order, from a snapshot.
 
-    rocksdict's own `items` ends without a word at a damaged block, as if there was nothing more: hence the iterator
-    underneath it, whose status is asked for at the end.
+    rocksdict's own `items` ends silently at a damaged block, as if there were no more keys. So this uses the iterator
+    underneath, and checks its status at the end.
     """
 
     def __init__(
@@ -275,8 +277,8 @@ class _Scan:
         self._left = -1 if limit is None else limit
         self._iterator: RdictIter | None = None
         self._is_over = False
-        # Kept as long as the iterator: it has only a pointer to the bytes of the bound, and would read whatever is
-        # there once they are gone.
+        # Kept as long as the iterator, which has only a pointer to the bytes of the bound and would otherwise read
+        # freed memory.
         self._options = ReadOptions()
         self._options.set_iterate_upper_bound(end)
         self._iterator = db.snapshot().iter(self._options)
@@ -310,7 +312,7 @@ class _Scan:
         raise StopIteration
 
     def end(self) -> None:
-        """Release the database. Reading on is an error afterwards, not the end of the keys."""
+        """Release the database. The next read then raises, so that it is not taken for the end of the keys."""
         self._iterator = None
 
     def forget_in_child(self) -> None:
@@ -334,5 +336,5 @@ def _explained(error: Exception, doing: str, kind: Kind, address: str) -> Holdfa
         code=f"{kind}.unavailable",
         about=address,
         unchanged=errors.nothing_applied(kind),
-        next_step="see that the disk has room and can be written to; then try again",
+        next_step="check that the disk has room and can be written to; then try again",
     )

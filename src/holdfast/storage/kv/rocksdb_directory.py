@@ -1,9 +1,9 @@
-"""The directory of a RocksDB store: a file in it marks it as ours, and the lock of another one says who has it open.
+"""The directory of a RocksDB store: one file marks it as ours, and a lock on another keeps other processes out.
 
-RocksDB has a lock of its own. Within a process it goes by the spelling of the path, so that a symbolic link would open
-one database twice, and each would damage what the other writes.
+RocksDB's own lock is not enough: within a process it compares paths as text, so that one database could be opened twice
+through a symbolic link, and each opening would damage the data of the other.
 
-A read-only opening goes through links in a temporary directory, beside the process that writes.
+A read-only opening uses links in a temporary directory, and works beside a writing process.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TEXTS: dict[Kind, bytes] = {
 }
 LOCK = "HOLDFAST-LOCK"
 PATIENCE = 5.0
-"""How many seconds to try a read-only opening while the files change."""
-_CURRENT = "CURRENT"  # which manifest counts; without it, there is no database yet
-_MANIFEST = "MANIFEST-"  # which tables and logs count
+"""Seconds to keep trying a read-only opening while the files change."""
+_CURRENT = "CURRENT"  # names the current manifest; without it, there is no database yet
+_MANIFEST = "MANIFEST-"  # lists the current tables and logs
 _DATA = (".log", ".sst")
 _SETTINGS = "rocksdict-config.json"
 
@@ -45,7 +45,7 @@ _Opened = TypeVar("_Opened", bound=_Closable)
 
 
 class DirectoryClaim:
-    """A directory that is ours for as long as this is not released, or until the process ends, however."""
+    """Exclusive use of a directory, until `release` or the end of the process, however it ends."""
 
     def __init__(self, path: str, kind: Kind) -> None:
         self.path = os.path.realpath(path)
@@ -54,7 +54,7 @@ class DirectoryClaim:
         with errors.disk_errors(kind, address):
             make_directories(self.path)
         try:
-            self._refuse_what_is_not_ours()
+            self._refuse_foreign_directory()
             self._lock = FileLock(os.path.join(self.path, LOCK), address, kind)
             try:
                 self._mark()
@@ -67,10 +67,10 @@ class DirectoryClaim:
     def release(self) -> None:
         self._lock.close()
 
-    def _refuse_what_is_not_ours(self) -> None:
+    def _refuse_foreign_directory(self) -> None:
         if not os.path.isdir(self.path):
             raise not_ours(self.path, self._kind)
-        names = os.listdir(self.path)  # before the mark is read: a process that makes a store writes that first
+        names = os.listdir(self.path)  # before the mark is read: a process that creates a store writes the mark first
         if not is_marked(self.path, self._kind) and set(names) - {MARKS[self._kind], LOCK}:
             raise not_ours(self.path, self._kind)
 
@@ -78,13 +78,13 @@ class DirectoryClaim:
         if not is_marked(self.path, self._kind):
             with step("rocksdb.mark"):
                 write_file(os.path.join(self.path, MARKS[self._kind]), TEXTS[self._kind], overwrite=True)
-        sync(self.path)  # each time: the process that wrote the mark may have died before this
+        sync(self.path)  # each time: the process that wrote the mark may have died before the sync
 
 
 def is_marked(path: str, kind: Kind) -> bool:
     """Whether the directory is a store of this kind; `Invalid` if it is something else.
 
-    A crash may have left it with no mark yet, or with half of one.
+    False if a crash left it without a mark, or with half of one.
     """
     try:
         with open(os.path.join(path, MARKS[kind]), "rb") as file:
@@ -97,7 +97,7 @@ def is_marked(path: str, kind: Kind) -> bool:
 
 
 def _is_pickled(path: str) -> bool:
-    """rocksdict opens its own pickled databases in raw mode, with a byte before every key and value."""
+    """Whether rocksdict wrote it in pickled mode: it would open in raw mode, with a byte before every key and value."""
     settings = os.path.join(path, _SETTINGS)
     if not os.path.exists(settings):
         return False
@@ -106,10 +106,10 @@ def _is_pickled(path: str) -> bool:
 
 
 class LinkedFiles:
-    """The files of a database as they are now, under links in a directory of their own.
+    """Links to the current files of a database, in a temporary directory.
 
-    rocksdict writes a file of settings wherever it opens, and the directory may not be ours. `opened_with` opens
-    them; everything is open then, so the links can go at once.
+    rocksdict writes a settings file into every directory that it opens, and this one may not be ours to write.
+    `opened_with` opens the links and removes them at once, since all files are open by then.
     """
 
     def __init__(self, path: str, kind: Kind) -> None:
@@ -123,7 +123,7 @@ class LinkedFiles:
             raise unusable(error, self.path, kind) from error
 
     def opened_with(self, opening: Callable[[str], _Opened]) -> _Opened:
-        """What `opening` makes of a directory with the files of one moment; it must be closable."""
+        """Call `opening` with a directory that has the files of one moment, and return its result."""
         try:
             return self._opened(opening)
         except OSError as error:
@@ -132,7 +132,7 @@ class LinkedFiles:
     def _opened(self, opening: Callable[[str], _Opened]) -> _Opened:
         deadline = time.monotonic() + PATIENCE
         while True:
-            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+            with contextlib.suppress(FileNotFoundError):  # a file was removed since it was listed
                 before = self._state()
                 try:
                     opened = self._linked(opening)
@@ -143,20 +143,20 @@ class LinkedFiles:
                 else:
                     if before == self._state():
                         return opened
-                    # A log may have been turned into a table after the tables were listed, and removed before the logs
-                    # were read: its commits would be missing, without a word.
+                    # A log may have been flushed to a table after the tables were listed, and removed before the logs
+                    # were read: its commits would be missing silently.
                     opened.close()
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    f"The files of the {self._kind} are replaced faster than they can be looked at.",
+                    f"The files of the {self._kind} are replaced faster than they can be opened.",
                     code=f"{self._kind}.busy",
                     about=self._address,
                     unchanged=f"the {self._kind}",
-                    next_step="try again, when less is written to it",
+                    next_step="try again when less is written to it",
                 )
 
     def _state(self) -> dict[str, int]:
-        """The logs; and the manifest with its size, which grows whenever other tables count."""
+        """The names of the logs, and the manifest with its size, which grows with every change of the tables."""
         with os.scandir(self.path) as entries:
             return {
                 entry.name: entry.stat().st_size if entry.name.startswith(_MANIFEST) else 0
@@ -174,7 +174,7 @@ class LinkedFiles:
 
 def not_ours(path: str, kind: Kind) -> Invalid:
     return Invalid(
-        f"{path} holds something else than {errors.a(kind)} that this release can read.",
+        f"{path} does not hold {errors.a(kind)} that this release can read.",
         code=f"{kind}.not-ours",
         about=kv_address("rocksdb", path),
         unchanged="everything in it",

@@ -1,8 +1,8 @@
 """A store in SlateDB on object storage: one process writes, and opening the store fences the one before.
 
-A write that SlateDB has accepted is not durable, and a writer that was fenced learns of it only when it asks. So a
-commit ends with a flush and with SlateDB's word that it is durable, and reads see the snapshot of the last commit. (A
-read that filters by durability instead would see the half of a commit that becomes durable while it reads.)
+A write that SlateDB has accepted is not durable yet, and a fenced writer notices only at its next request. So a commit
+ends with a flush and waits until SlateDB reports it durable, and reads use a snapshot of the last commit. (A read with
+SlateDB's durability filter could see half of a commit that becomes durable during the read.)
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from holdfast.storage.kv.store import Kind, Mode, Row, Schema, WriteBatch, Write
 from holdfast.storage.kv.transaction import MAX_TRANSACTION, BufferedTransaction, Turn
 
 PATIENCE = 60.0
-"""Seconds for one answer of the object storage, SlateDB's own retries included."""
+"""Seconds to wait for one call, SlateDB's own retries included."""
 _FAILURES = (slatedb.Error, TimeoutError)
-"""What a call may raise."""
+"""The exceptions that a call of SlateDB may raise."""
 _AT_ONCE = 1000
-"""Keys that are read side by side."""
+"""Keys that are read concurrently."""
 _PAGE = 5000
-"""Rows of a scan that cross the bridge together."""
+"""Rows of a scan that are fetched in one call."""
 _T = TypeVar("_T")
 
 log = logging.getLogger("holdfast.projections")
-_ahead = slatedb.ScanOptions(
+_READ_AHEAD = slatedb.ScanOptions(
     durability_filter=slatedb.DurabilityLevel.MEMORY,
     dirty=False,
     read_ahead_bytes=1 << 20,
@@ -42,8 +42,8 @@ _ahead = slatedb.ScanOptions(
     max_fetch_tasks=4,
 )
 _DAY_MS = 86_400_000
-# A reader that polled would see another moment with each read.
-_OF_ONE_MOMENT = slatedb.ReaderOptions(
+# A reader that polls would see another moment with each read, so it polls once a day.
+_SNAPSHOT_READER = slatedb.ReaderOptions(
     manifest_poll_interval_ms=_DAY_MS,
     checkpoint_lifetime_ms=2 * _DAY_MS,
     max_memtable_bytes=64 << 20,
@@ -52,10 +52,10 @@ _OF_ONE_MOMENT = slatedb.ReaderOptions(
 
 
 class SlatedbReader:
-    """A database as it was when this was opened. It fences no writer and writes nothing, not even a checkpoint.
+    """A database as of the moment of opening. It fences no writer and writes nothing, not even a checkpoint.
 
-    SlateDB's readers usually pin what they read by a checkpoint in the database's manifest. This one does not: it is
-    meant for reading that takes less than the minutes after which SlateDB removes files that are no longer needed.
+    SlateDB's readers usually pin the files they read by a checkpoint in the database's manifest. This one does not: it
+    is only for reads that end within minutes, before SlateDB removes files that are no longer needed.
     """
 
     is_persistent = True
@@ -85,7 +85,7 @@ class SlatedbReader:
             self._usable()
             return iter(())
         wanted = slatedb.KeyRange(start=first, start_inclusive=True, end=last, end_inclusive=False)
-        rows = self._ask(self._scan(self._usable(), wanted))  # at once: the scan is of the moment of this call
+        rows = self._ask(self._scan(self._usable(), wanted))  # begin now: the scan is as of the moment of this call
         return self._rows(rows, len(prefix), limit)
 
     def close(self) -> None:
@@ -94,11 +94,11 @@ class SlatedbReader:
         if database is not None:
             try:
                 wait_for(database.shutdown(), PATIENCE)
-            except _FAILURES as error:  # everything that was reported is durable already
-                log.warning("%s was not closed well: %s", self.address, error)
+            except _FAILURES as error:  # reported commits are durable already
+                log.warning("%s was not closed cleanly: %s", self.address, error)
 
     def forget_in_child(self) -> None:
-        """In a forked child: SlateDB's threads are the parent's."""
+        """In a forked child: leak the database, whose threads exist only in the parent."""
         forks.leak(self._db)
         self._db = None
 
@@ -107,12 +107,12 @@ class SlatedbReader:
 
     def _opened(self) -> Any:
         objects = slatedb.ObjectStore.resolve(self._root)
-        # Asked first: a reader says the same of a database that is not there and of one that is damaged.
+        # Read first, because a reader raises the same error for a missing database and for a damaged one.
         if wait_for(slatedb.AdminBuilder(self._path, objects).build().read_manifest(None), PATIENCE) is None:
             raise errors.not_there(self.kind, self.address)
         builder = slatedb.DbReaderBuilder(self._path, objects)
         builder.with_reader_mode(slatedb.ReaderMode.FOLLOW_LATEST())
-        builder.with_options(_OF_ONE_MOMENT)
+        builder.with_options(_SNAPSHOT_READER)
         return wait_for(builder.build(), PATIENCE)
 
     def _usable(self) -> Any:
@@ -149,11 +149,12 @@ class SlatedbReader:
 
 
 class SlatedbStore(SlatedbReader):
-    """A database under a path of a bucket.
+    """A database under a path in a bucket, opened for writing.
 
-    Guarantees: a commit that returns is in the object storage; of several processes the one that opened it last writes.
-    Does not guarantee: that a process which was fenced and only reads notices at once, nor anything about `file://`,
-    where nothing is synced.
+    Guarantees: when a commit returns, it is in the object storage. Of several processes, only the one that opened the
+    database last can write.
+    Does not guarantee: that a fenced process which only reads notices it at once, nor durability on `file://`, where
+    nothing is synced.
     """
 
     writers: Writers = "fencing"
@@ -165,7 +166,7 @@ class SlatedbStore(SlatedbReader):
         self._is_lost: str | None = None
         self._is_fenced = False
         self._moment: Any = None
-        """The last commit: a snapshot that was taken when no write was under way, so that all of it is durable."""
+        """A snapshot of the last commit, taken when no write was under way, so that everything in it is durable."""
         super().__init__(url, schema)
 
     def begin(self) -> BufferedTransaction:
@@ -210,7 +211,7 @@ class SlatedbStore(SlatedbReader):
 
     def _usable(self) -> Any:
         database = super()._usable()
-        if self._is_fenced:  # its status may say so only a moment later
+        if self._is_fenced:  # the database's own status may lag behind
             raise _fenced(self.kind, self.address)
         if self._is_lost is not None and database.status().close_reason is None:
             raise _lost(self.kind, self.address, self._is_lost)
@@ -226,11 +227,11 @@ class SlatedbStore(SlatedbReader):
         return found
 
     async def _scan(self, database: Any, wanted: Any) -> Any:
-        return await self._moment.scan_with_options(wanted, _ahead)
+        return await self._moment.scan_with_options(wanted, _READ_AHEAD)
 
 
 async def _made_durable(database: Any, handle: Any) -> Any:
-    """A snapshot with the write in it, once that is durable."""
+    """Wait until the write is durable, and return a snapshot that includes it."""
     await database.flush()
     await handle.await_durable()
     return await database.snapshot()
@@ -246,7 +247,7 @@ def _location(url: str) -> tuple[str, str, str]:
     path = path.strip("/")
     if not bucket or not path or "?" in rest or "#" in rest:
         raise Invalid(
-            f"{without_secrets(url)} names no path in a bucket.",
+            f"{without_secrets(url)} does not name a path in a bucket.",
             code="address.refused",
             about=without_secrets(url),
             unchanged="everything",
@@ -256,7 +257,7 @@ def _location(url: str) -> tuple[str, str, str]:
     return root, path, f"{root}/{path}"
 
 
-# SlateDB's errors as errors of our tree.
+# SlateDB's errors as `HoldfastError`s.
 
 
 def _explained(error: BaseException, kind: Kind, address: str) -> HoldfastError:
@@ -279,28 +280,28 @@ def _explained(error: BaseException, kind: Kind, address: str) -> HoldfastError:
         code=f"{kind}.unavailable",
         about=address,
         unchanged="what was committed before",
-        next_step="see whether the object storage answers and what it allows, then try again",
+        next_step="check that the object storage answers and allows access, then try again",
     )
 
 
 def _fenced(kind: Kind, address: str) -> Fenced:
     return Fenced(
-        f"{address} was opened by another process since.",
+        f"{address} was opened by another process meanwhile.",
         code=f"{kind}.fenced",
         about=address,
         unchanged=f"the {kind}",
-        next_step="stop here: the other one has it now",
+        next_step="stop here: the other process has it now",
     )
 
 
 def _of_commit(error: BaseException, kind: Kind, address: str) -> HoldfastError:
-    """Of a commit that SlateDB may have accepted, and did not report durable."""
+    """The error for a commit that SlateDB may have accepted, but did not report durable."""
     found = _explained(error, kind, address)
     if isinstance(found, Fenced) or isinstance(error, slatedb.Error.Invalid):
         return found
     what = "its checkpoints" if kind == "index" else "the stream's version or the projection's position"
     return OutcomeUnknown(
-        f"{address}: SlateDB did not say that a commit is durable: {_words(error)}.",
+        f"{address}: SlateDB did not report a commit as durable: {_words(error)}.",
         code=f"{kind}.commit-unknown",
         about=address,
         unchanged="what was committed before",
@@ -310,7 +311,7 @@ def _of_commit(error: BaseException, kind: Kind, address: str) -> HoldfastError:
 
 def _lost(kind: Kind, address: str, why: str) -> Unavailable:
     return Unavailable(
-        f"{address}: whether an earlier commit is durable is not known ({why}).",
+        f"{address}: it is not known whether an earlier commit is durable ({why}).",
         code=f"{kind}.lost",
         about=address,
         unchanged=f"the {kind}",
@@ -329,8 +330,8 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def wait_for(work: Coroutine[Any, Any, _T], timeout: float) -> _T:
-    """Run a coroutine on the loop of this process and wait. `TimeoutError` if it takes longer; it is then cancelled."""
-    future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout), _running())
+    """Run a coroutine on the event loop thread and wait. After `timeout` seconds cancel it and raise `TimeoutError`."""
+    future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout), _event_loop())
     try:
         return future.result()
     except BaseException:
@@ -338,7 +339,7 @@ def wait_for(work: Coroutine[Any, Any, _T], timeout: float) -> _T:
         raise
 
 
-def _running() -> asyncio.AbstractEventLoop:
+def _event_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _loop_lock:
         if _loop is None:

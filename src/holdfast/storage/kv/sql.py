@@ -1,4 +1,4 @@
-"""SQL beside a store's own keyspaces: which statements a handler may run in the transaction of its batch."""
+"""Which SQL statements a projection's handler may run in the transaction of its batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from holdfast.errors import Invalid
 
 # The first word of a statement, after comments.
-_OF_TRANSACTIONS = re.compile(
+_TRANSACTION_CONTROL = re.compile(
     r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
     r"(?:BEGIN|START|COMMIT|END|ROLLBACK|ABORT|PREPARE\s+TRANSACTION|SAVEPOINT|RELEASE|ATTACH|DETACH)\b",
     re.S | re.I,
@@ -17,13 +17,13 @@ _OF_TRANSACTIONS = re.compile(
 
 @functools.lru_cache(1024)
 def _ends_transactions(statement: str) -> bool:
-    return _OF_TRANSACTIONS.match(statement) is not None
+    return _TRANSACTION_CONTROL.match(statement) is not None
 
 
 def check_statement(statement: str, address: str) -> None:
     """`Invalid` for a statement that begins or ends a transaction."""
     if _ends_transactions(statement):
-        raise ended_transaction(f"{statement.strip()[:80]!r} is not for handlers", address)
+        raise ended_transaction(f"{statement.strip()[:80]!r} is not allowed in a handler", address)
 
 
 def ended_transaction(why: str, address: str) -> Invalid:

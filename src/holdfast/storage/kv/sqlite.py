@@ -1,8 +1,8 @@
 """A store in a SQLite database file: the embedded default.
 
-Durable by write-ahead log with full synchronisation: a commit is on disk when it returns. Opened `exclusive`, a lock
-file beside it keeps other processes out. Opened `shared`, several processes write, one transaction at a time; a
-transaction takes SQLite's write lock when it begins, so that commits have one order and no reader sees a gap.
+It uses a write-ahead log with full synchronisation: a commit is on disk when it returns. Opened `exclusive`, a lock
+file beside the database keeps other processes out. Opened `shared`, several processes write, one transaction at a time;
+a transaction takes SQLite's write lock when it begins, so that commits have one order and no reader sees a gap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.storage.files.disk import make_directories, sync
 from holdfast.storage.files.lock import FileLock
 from holdfast.storage.kv import errors
 from holdfast.storage.kv.sql import check_statement, ended_transaction
-from holdfast.storage.kv.sqlite_errors import is_busy, is_of_the_medium, may_have_happened
+from holdfast.storage.kv.sqlite_errors import is_busy, is_storage_failure, may_have_happened
 from holdfast.storage.kv.sqlite_reader import SqliteReader, count_tables
 from holdfast.storage.kv.store import Mode, Row, Schema, WriteBatch, Writers
 from holdfast.storage.kv.transaction import SPILL_BYTES, BufferedTransaction, PendingWrites, Ticket, Turn
@@ -30,7 +30,7 @@ _DURABLE = ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON")
 class SqliteStore(SqliteReader):
     """A database file with its log, and with a lock file if it is opened `exclusive`.
 
-    Guarantees: of all processes that have it open one writes at a time; file and directory entry are durable.
+    Guarantees: only one process writes at a time; the file and its directory entry are durable.
     Does not guarantee: anything on a network file system, which has no shared memory for SQLite's log.
     """
 
@@ -51,7 +51,7 @@ class SqliteStore(SqliteReader):
         return SqliteTransaction(self)
 
     def close(self) -> None:
-        # Neither waits for a transaction that another thread has open: that one ends with an error.
+        # Does not wait for a transaction of another thread: that transaction ends with an error.
         super().close()
         if self._lock is not None:
             self._lock.close()
@@ -63,7 +63,7 @@ class SqliteStore(SqliteReader):
 
     @property
     def writer(self) -> sqlite3.Connection:
-        """The connection that writes; for the transaction whose turn it is."""
+        """The writing connection. Only the transaction that has its turn may use it."""
         self.check_open()
         if self._writer is None:
             raise errors.closed(self.kind, self.address)
@@ -76,7 +76,7 @@ class SqliteStore(SqliteReader):
             for space, changes in batch.items():
                 statements = self._statements[space]
                 puts, deletes = _split(changes)
-                # In the order of their keys: each page of the tree is then visited once.
+                # In key order, so that each page of the B-tree is visited once.
                 if puts:
                     writer.executemany(statements.put, sorted(puts))
                 if deletes:
@@ -98,9 +98,9 @@ class SqliteStore(SqliteReader):
             with contextlib.suppress(sqlite3.Error):
                 self._writer.rollback()
 
-    def refuse_failure(self, error: sqlite3.Error) -> None:
-        """Raise our error if the database file is to blame, rather than the statement."""
-        if is_of_the_medium(error):
+    def raise_storage_failure(self, error: sqlite3.Error) -> None:
+        """Raise our error if the database file or the disk caused the failure, rather than the statement."""
+        if is_storage_failure(error):
             raise self._errors.explained(error, self.address) from error
 
     def _open(self) -> None:
@@ -112,7 +112,7 @@ class SqliteStore(SqliteReader):
         with self.errors_explained():
             self._writer = self._connect()
             self._prepare(self._writer)
-        # Each time, since the process that made the file may have died before it came to this.
+        # Each time, since the process that created the file may have died before the sync.
         with errors.disk_errors(self.kind, self.address):
             sync(folder)
 
@@ -126,7 +126,7 @@ class SqliteStore(SqliteReader):
             return
         writer.execute("BEGIN IMMEDIATE")
         try:
-            if not count_tables(writer):  # else made by another process meanwhile
+            if not count_tables(writer):  # otherwise another process has created them meanwhile
                 for statements in self._statements.values():
                     writer.execute(statements.create)
                 writer.execute(f"PRAGMA application_id = {self._schema.application_id}")
@@ -139,7 +139,7 @@ class SqliteStore(SqliteReader):
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """The writer's connection if no transaction is open: a commit empties the page caches of all others."""
+        """The writing connection if no transaction is open, because a commit empties the page caches of all others."""
         self.check_open()
         ticket = Ticket()
         try:
@@ -160,7 +160,7 @@ class SqliteStore(SqliteReader):
 
 
 class SqliteTransaction(BufferedTransaction):
-    """SQLite's own transaction. Writes go there once they take more than a few megabytes."""
+    """A transaction of SQLite. Writes are held in memory, and sent to SQLite beyond a few megabytes."""
 
     _store: SqliteStore
 
@@ -196,7 +196,7 @@ class SqliteTransaction(BufferedTransaction):
         try:
             found = self._store.writer.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
-            self._store.refuse_failure(error)
+            self._store.raise_storage_failure(error)
             self._check_begun()
             raise
         self._check_begun()
@@ -223,14 +223,14 @@ class SqliteTransaction(BufferedTransaction):
         self._store.undo()
 
     def _check_begun(self) -> None:
-        """A statement can end the transaction by failing: what came after it would be committed by itself."""
+        """`Invalid` if a failed statement has ended the transaction: later statements would be committed one by one."""
         if not self._store.writer.in_transaction:
             why = "a statement has rolled it back, as INSERT OR ROLLBACK does"
             raise ended_transaction(why, self._store.address)
 
 
 def _switched_to_log(writer: sqlite3.Connection, patience: float) -> str:
-    """The mode it is in now. SQLite does not wait by itself when another process switches at the same moment."""
+    """Switch to the write-ahead log, and return the new mode. Retries, because SQLite itself does not wait here."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -244,7 +244,7 @@ def _switched_to_log(writer: sqlite3.Connection, patience: float) -> str:
 
 
 def _split(changes: dict[bytes, bytes | None]) -> tuple[Iterable[tuple[bytes, bytes | None]], list[bytes]]:
-    """Values to put, and keys to delete; most often there are none of these."""
+    """Values to put, and keys to delete; usually there are no deletes."""
     if None not in changes.values():
         return changes.items(), []
     puts = [(key, value) for key, value in changes.items() if value is not None]

@@ -1,4 +1,4 @@
-"""SQLite's errors as errors of our tree, with what to do next."""
+"""SQLite's errors as `HoldfastError`s, with the next step."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class SqliteErrors(msgspec.Struct, frozen=True):
-    """In the words of one kind of store."""
+    """The errors of one kind of store, with its texts."""
 
     kind: Kind
     when_busy: str
     when_damaged: str
     after_a_commit: str
-    """What to read, to find out whether a commit happened."""
+    """What to read to find out whether a commit took effect."""
 
     def explained(self, error: sqlite3.Error, address: str) -> HoldfastError:
-        """The error of our tree for one of SQLite's, with what to do next."""
+        """The `HoldfastError` for an error of SQLite, with the next step."""
         code = _code(error)
         if code in _DAMAGED:
             return Corrupt(
@@ -44,7 +44,7 @@ class SqliteErrors(msgspec.Struct, frozen=True):
             return Invalid(
                 f"{address} was closed meanwhile.", code=f"{self.kind}.closed", about=address, next_step="open it again"
             )
-        next_step = self.when_busy if code in _BUSY else _NEXT.get(code, "look at what SQLite says, then try again")
+        next_step = self.when_busy if code in _BUSY else _NEXT.get(code, "read SQLite's message, then try again")
         return Unavailable(
             f"{address}: SQLite says: {error}.",
             code=f"{self.kind}.unavailable",
@@ -58,7 +58,7 @@ class SqliteErrors(msgspec.Struct, frozen=True):
             return self.explained(error, address)
         return OutcomeUnknown(
             f"{address}: the disk failed during a commit: {error}. "
-            f"It may be there or not when the {self.kind} is opened again.",
+            f"The commit may or may not be there when the {self.kind} is opened again.",
             code=f"{self.kind}.commit-unknown",
             about=address,
             unchanged="what was committed before",
@@ -67,7 +67,7 @@ class SqliteErrors(msgspec.Struct, frozen=True):
 
     def lost(self, address: str, why: str) -> Unavailable:
         return Unavailable(
-            f"{address}: the disk failed during an earlier commit ({why}), and what it holds is not known since.",
+            f"{address}: the disk failed during an earlier commit ({why}), and since then its content is unknown.",
             code=f"{self.kind}.lost",
             about=address,
             unchanged="the file",
@@ -76,7 +76,7 @@ class SqliteErrors(msgspec.Struct, frozen=True):
 
     def foreign(self, address: str) -> Invalid:
         return Invalid(
-            f"{address} is a SQLite database of something else.",
+            f"{address} is a SQLite database of another application.",
             code=f"{self.kind}.foreign",
             about=address,
             unchanged="the file",
@@ -110,7 +110,7 @@ ERRORS: dict[Kind, SqliteErrors] = {
 
 
 def may_have_happened(error: sqlite3.Error) -> bool:
-    """Whether a commit that failed so may be found committed later: written to the log, and the sync of it failed."""
+    """Whether a failed commit may turn out to be committed: it was written to the log, but the sync failed."""
     return _code(error) == sqlite3.SQLITE_IOERR
 
 
@@ -118,8 +118,8 @@ def is_busy(error: sqlite3.Error) -> bool:
     return _code(error) in _BUSY
 
 
-def is_of_the_medium(error: sqlite3.Error) -> bool:
-    """Whether the disk or the file is to blame, rather than the statement."""
+def is_storage_failure(error: sqlite3.Error) -> bool:
+    """Whether the disk or the file caused the error, rather than the statement."""
     return _code(error) in (*_BUSY, *_NEXT, *_DAMAGED)
 
 

@@ -1,4 +1,4 @@
-"""Reading a store in a SQLite file: on connections of its own that see committed data and never wait for a writer."""
+"""Reads a store in a SQLite file, on connections of its own: sees committed data, and never waits for a writer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from holdfast.storage.kv.sqlite_errors import ERRORS
 from holdfast.storage.kv.store import Mode, Row, Schema
 
 PATIENCE = {"exclusive": 5.0, "shared": 30.0, "read": 30.0}
-"""How many seconds to wait for a lock that another connection has on the file."""
+"""Seconds to wait for a lock that another connection holds on the file."""
 _IDLE_READERS = 4
 _AT_ONCE = 500
 """Keys in one SELECT."""
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?"
-_OF_READERS = ("query_only = ON", "cache_size = -16384")
+_VIEWS = "SELECT name FROM sqlite_master WHERE type = 'view' AND substr(name, 1, ?) = ?"
+_READER_SETTINGS = ("query_only = ON", "cache_size = -16384")
 
 
 class SqliteStatements:
@@ -38,7 +39,7 @@ class SqliteStatements:
 
 
 class SqliteReader:
-    """Connections that cannot write, beside the processes that have the store open. `NotFound` if there is none."""
+    """Reads on connections that cannot write, beside other processes that have the store open. `NotFound` if none."""
 
     is_persistent = True
     table_prefix = ""
@@ -72,7 +73,7 @@ class SqliteReader:
             return self.get_many_from(reader, space, keys)
 
     def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
-        """With a limit all rows are read at once, else one after the other on a connection of their own."""
+        """With a limit, all rows are read at once; otherwise one by one, on a connection of the scan's own."""
         if limit is not None:
             with self._reader() as reader, self.errors_explained():
                 return iter(self.select(reader, space, start, end, limit).fetchall())
@@ -86,17 +87,21 @@ class SqliteReader:
         with self.errors_explained():
             return [name for (name,) in self.query(_TABLES, (len(prefix), prefix))]
 
+    def views(self, prefix: str) -> list[tuple[str, str]]:
+        with self.errors_explained():
+            return [("VIEW", name) for (name,) in self.query(_VIEWS, (len(prefix), prefix))]
+
     def close(self) -> None:
         forks.closed(self)
         self._is_closed = True
         for connection in self._connections():
-            # After a failure of the disk there is nothing that closing could still save.
+            # After a disk failure, closing has nothing left to save.
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
         self._forget()
 
     def forget_in_child(self) -> None:
-        """Not even close: that would undo the parent's transaction, in the memory that both share."""
+        """Leak the connections: closing one would roll back the parent's transaction, in the shared memory of both."""
         self._is_closed = True
         for connection in self._connections():
             forks.leak(connection)
@@ -163,26 +168,26 @@ class SqliteReader:
             self._check_ours(reader)
 
     def _reader(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """A connection for one read that ends before anything else is done."""
+        """A connection for one short read."""
         return self._own_reader()
 
     @contextlib.contextmanager
     def _own_reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection of one's own: two reads on one would see the older one's moment."""
+        """A connection for one reader: two reads on one connection would share the older snapshot."""
         self.check_open()
         try:
             reader = self._idle.pop()
         except IndexError:
             with self.errors_explained():
                 reader = self._connect()
-                for setting in _OF_READERS:
+                for setting in _READER_SETTINGS:
                     reader.execute(f"PRAGMA {setting}")
             self._readers.add(reader)
         try:
             yield reader
         finally:
             if reader not in self._readers:
-                pass  # closed meanwhile, or the parent's, which is not ours to close
+                pass  # closed meanwhile, or it belongs to the parent of this forked child
             elif len(self._idle) < _IDLE_READERS:
                 self._idle.append(reader)
             else:
@@ -199,8 +204,10 @@ class SqliteReader:
         self._idle, self._readers = [], set()
 
     def _check_ours(self, connection: sqlite3.Connection) -> None:
+        # Tables first: another process that makes the store meanwhile commits both together.
+        has_tables = count_tables(connection) > 0
         application = connection.execute("PRAGMA application_id").fetchone()[0]
-        if count_tables(connection) and application != self._schema.application_id:
+        if has_tables and application != self._schema.application_id:
             raise self._errors.foreign(self.address)
         version, known = connection.execute("PRAGMA user_version").fetchone()[0], self._schema.version
         if version > known:

@@ -1,8 +1,8 @@
 """The protocol of a key-value store: some ordered maps of bytes, changed together in transactions.
 
-`Index` and `ProjectionStore` stand on it. Meaning (sessions, checkpoints, events, cursors) is added above; here
-are only keyspaces, keys and values. What a backend can do is data (`writers`, `max_transaction`) or a protocol of its
-own (`SqlStore`), never a method that raises.
+`Index` and `ProjectionStore` are built on it. They add the meaning (sessions, checkpoints, events, cursors); this
+module knows only keyspaces, keys and values. The abilities of a backend are data (`writers`, `max_transaction`) or a
+protocol of its own (`SqlStore`), never a method that raises.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Keyspace(Struct, frozen=True):
     """One ordered map, and its name in each backend."""
 
     name: str
-    """Its name in a `WriteBatch`; also on Redis and PostgreSQL."""
+    """The name in a `WriteBatch`, on Redis and on PostgreSQL."""
     table: str
-    """On SQLite."""
+    """The name of the table on SQLite."""
     prefix: bytes
-    """Before every key on RocksDB and SlateDB. No prefix begins with another one."""
+    """The prefix of every key on RocksDB and SlateDB. No prefix begins with another one."""
 
 
 class Schema(Struct, frozen=True):
@@ -39,11 +39,11 @@ class Schema(Struct, frozen=True):
     kind: Kind
     keyspaces: tuple[Keyspace, ...]
     application_id: int
-    """In the header of a SQLite file."""
+    """The application id in the header of a SQLite file."""
     version: int
-    """Of the tables. A store with a higher one is refused."""
+    """The version of the tables. A store with a higher one is refused."""
     settings: tuple[str, ...] = ()
-    """PRAGMAs of the SQLite connection that writes."""
+    """PRAGMAs for the writing SQLite connection."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,11 +55,11 @@ class Schema(Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """Committed data. This is all that a read-only opening returns: it takes no lock and fences no writer."""
+    """Reads committed data. A read-only opening returns only this: it takes no lock and fences no writer."""
 
     @property
     def address(self) -> str:
-        """Where it is, for messages: no secrets."""
+        """The address for messages, without secrets."""
 
     @property
     def is_persistent(self) -> bool:
@@ -69,13 +69,13 @@ class Reader(Protocol):
         """The committed value; None if there is none."""
 
     def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The value of each key, None where there is none, all of one moment."""
+        """The value of each key, None where there is none, all as of one moment."""
 
     def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
-        """Keys from `start` up to and without `end`, in order of their bytes, with their values. None: to the last.
+        """Keys from `start` up to but not including `end` (None: to the last), in byte order, with their values.
 
-        In memory that does not grow with their number. Of one moment, except on Redis, where each page is. A scan that
-        is under way when the store is closed raises.
+        Memory does not grow with their number. The scan sees one moment, except on Redis, where each page sees its own.
+        A scan under way when the store is closed raises.
         """
 
     def close(self) -> None:
@@ -85,10 +85,10 @@ class Reader(Protocol):
 class Transaction(Protocol):
     """Changes that become visible and durable together.
 
-    From its first read or write on it is the only one: others wait, other processes are refused or fenced. `Invalid` if
-    this thread has another one open. Its reads see what was committed before it began and never its own writes, also
-    after part of them went to the backend. As a context manager it commits at the end of the block, and rolls back if
-    the block raises.
+    From its first read or write on it is the only transaction: others wait, other processes are refused or fenced.
+    `Invalid` if this thread has another one open. Its reads see data that was committed before it began and never its
+    own writes, even after part of them was sent to the backend. As a context manager it commits at the end of the
+    block, and rolls back if the block raises.
     """
 
     def get(self, space: str, key: bytes) -> bytes | None: ...
@@ -96,24 +96,26 @@ class Transaction(Protocol):
     def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]:
-        """To be read before the transaction ends."""
+        """The scan must be consumed before the transaction ends."""
 
     def write(self, batch: WriteBatch) -> None:
-        """Add to what the commit writes; the last change of a key wins. The batch is the transaction's from now on.
+        """Add writes to the transaction; the last change of a key wins. The caller must not use `batch` afterwards.
 
         May send a part of the transaction to the backend, invisible to others. If it raises, the transaction can only
         be rolled back.
         """
 
     def commit(self) -> None:
-        """Make everything visible and durable in one step. Nothing happens if the transaction has ended before.
+        """Make everything visible and durable in one step. Does nothing if the transaction has ended before, but raises
+        again if its first read or write failed, since it has not begun then.
 
-        Afterwards the transaction has ended, whatever happened. If it raises, nothing was applied; `OutcomeUnknown`
-        alone means that this could not be found out. `Fenced` if another process has opened a fencing store since.
+        Afterwards the transaction has ended, also if this raises. If it raises, nothing was applied, except after
+        `OutcomeUnknown`: then it is not known whether it was applied. `Fenced` if another process has opened a fencing
+        store meanwhile.
         """
 
     def rollback(self) -> None:
-        """Forget everything. Fine from any thread, a second time, and after a failure."""
+        """Discard everything. Fine from any thread, a second time, and after a failure."""
 
     def __enter__(self) -> Self: ...
 
@@ -126,35 +128,35 @@ class KeyValueStore(Reader, Protocol):
 
     @property
     def writers(self) -> Writers:
-        """What a second opening for writing does: it is refused, fences the first one, or shares the store."""
+        """Whether a second opening for writing is refused, fences the first one, or shares the store."""
 
     @property
     def max_transaction(self) -> int | None:
-        """How many bytes a transaction may hold; None: it may outgrow memory."""
+        """The largest size (`transaction_size`) of a transaction that is surely taken; None: larger than memory."""
 
     @property
     def durability(self) -> str:
         """What a commit survives: a sentence for people, without the full stop."""
 
     def begin(self) -> Transaction:
-        """A new transaction. It takes nothing before its first read or write."""
+        """A new transaction. It takes no lock before its first read or write."""
 
 
 @runtime_checkable
 class SqlTransaction(Transaction, Protocol):
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        """Run one SQL statement at once, as part of this transaction; its rows.
+        """Run one SQL statement at once, as part of this transaction. Returns its rows.
 
         A mistake in the statement raises the client library's own error, a failure of the backend one of ours.
         """
 
 
 class SqlReader(Reader, Protocol):
-    """A reader beside whose keyspaces a read model can have tables of its own."""
+    """A reader of a store in which read models can have tables of their own, beside the keyspaces."""
 
     @property
     def table_prefix(self) -> str:
-        """What the name of every such table has to begin with: several stores may share one database."""
+        """The prefix that every such table's name must have, because several stores may share one database."""
 
     @property
     def max_table_name(self) -> int | None:
@@ -164,15 +166,18 @@ class SqlReader(Reader, Protocol):
         """Read committed data by SQL."""
 
     def tables(self, prefix: str) -> list[str]:
-        """The names of the tables that begin so."""
+        """The names of the tables that begin with `prefix`."""
+
+    def views(self, prefix: str) -> list[tuple[str, str]]:
+        """The views whose names begin with `prefix`, each as its kind in a DROP statement, and its name."""
 
 
 @runtime_checkable
 class SqlStore(KeyValueStore, SqlReader, Protocol):
-    """A store that has SQL. Its transactions are `SqlTransaction`s."""
+    """A store with SQL. Its transactions are `SqlTransaction`s."""
 
 
 def end_of(prefix: bytes) -> bytes | None:
-    """The first key after all that begin with `prefix`; None if every later key does, as with b"" and b"\\xff"."""
+    """The first key after all keys that begin with `prefix`; None if there is none, as for b"" and b"\\xff"."""
     rest = prefix.rstrip(b"\xff")
     return rest[:-1] + bytes([rest[-1] + 1]) if rest else None

@@ -1,10 +1,10 @@
-"""The writer's token: a random value in the store that fences rivals, and settles a commit whose reply was lost.
+"""The writer's token: a random value in the store that fences other writers, and settles commits with lost replies.
 
-Every opening and every commit replaces the token by a new one, on the condition that it is still the one that was put
-there last. So one comparison, made in the same atomic step as the commit, shows three things: no other process has
-opened the store since, the server has not forgotten a commit, and this commit is not a second try of itself. An opening
-keeps the token it replaces in a short list, so that the process before it can still find out what became of its last
-commit.
+Every opening replaces the token by a new one. So does every commit, on the condition that the stored token is the one
+that this process wrote last. One comparison, in the same atomic step as the commit, thus shows three things: no other
+process has opened the store since, the server has not lost a commit, and this commit is not applied a second time. An
+opening keeps the token it replaces in a short list, so that the previous process can still find out whether its last
+commit took effect.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class TokenCheck(NamedTuple):
     """The result of comparing the token in the store."""
 
     owner: Literal["ours", "fenced", "gone", "set-back"]
-    """The token is ours; it was when another process opened the store; there is none; it is one that never followed
-    ours, so that the store was set back, replaced, or opened very often."""
+    """`ours`: the token is ours. `fenced`: it was ours until another process opened the store. `gone`: there is none.
+    `set-back`: it never followed ours, so the store was restored from a copy, replaced, or opened very often."""
     applied: bool | None
     """Whether the commit in question took effect; None if unknown."""
 
@@ -38,7 +38,8 @@ def new_token() -> bytes:
 def check_token(found: bytes | None, earlier: Sequence[bytes], ours: Mapping[bytes, bool]) -> TokenCheck:
     """Compare the stored token with ours, and with those that later openings replaced.
 
-    `ours` are all tokens that we may have left there last, each with whether the commit in question is in force then.
+    `ours` has all tokens that this process may have written last, each with whether the commit in question has taken
+    effect if that token is found.
     """
     if found is None:
         return TokenCheck("gone", False)
@@ -88,7 +89,7 @@ def unknown(kind: Kind, address: str, why: str) -> HoldfastError:
         about=address,
         next_step="once the server answers, "
         + (
-            "read the checkpoints: what they say is in force, results included"
+            "read the checkpoints: they and the results show what was committed"
             if kind == "index"
             else "read the stream's version or the projection's position"
         ),

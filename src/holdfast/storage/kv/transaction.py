@@ -1,7 +1,7 @@
-"""The common part of all backends' transactions: one at a time, and writes that are held until the commit.
+"""The common part of all backends' transactions: one at a time, with writes held in memory until the commit.
 
-A signal can raise at any line here. So a transaction takes nothing before it is in its caller's hands, a rollback is
-fine to do twice, and whose turn it is changes in one assignment.
+A signal can raise at any line here. So a transaction takes its turn only after `begin` has returned it to the caller, a
+rollback can be repeated, and the turn changes hands in one assignment.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from holdfast.storage.kv import errors
 from holdfast.storage.kv.store import Kind, Row, WriteBatch
 
 MAX_TRANSACTION = 512 << 20
-"""Bytes of keys and values that a transaction may hold in memory."""
+"""The size (`transaction_size`) of a transaction that is held in memory until it is committed. Redis holds it a second
+time, and closes connections that queue more than a gigabyte."""
+MAX_ROCKSDB_TRANSACTION = 2 << 30
+"""The same on RocksDB, which copies the batch once into its own memory."""
 SPILL_BYTES = 4 << 20
-"""From here on, a transaction is sent to a backend that has transactions of its own."""
+"""Beyond this size, writes are sent to a backend that has transactions of its own."""
 OVERHEAD = 150
-"""What one change takes in Python, in bytes, besides its key and value."""
+"""The memory that one change takes in Python, in bytes, besides its key and value."""
+
+
+def transaction_size(changes: int, payload: int) -> int:
+    """The size of a transaction with so many changes, and so many bytes of keys and values. No backend counts more."""
+    return payload + OVERHEAD * changes
 
 
 class PendingWrites:
-    """Writes of a transaction that its backend does not have yet."""
+    """The writes of a transaction that were not sent to its backend yet."""
 
     __slots__ = ("batch", "size")
 
@@ -39,20 +47,20 @@ class PendingWrites:
                 self.batch[space].update(changes)
             else:
                 self.batch[space] = changes
-            self.size += sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
-            self.size += OVERHEAD * len(changes)
+            payload = sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
+            self.size += transaction_size(len(changes), payload)
 
     def __bool__(self) -> bool:
         return any(self.batch.values())
 
 
 class Ticket:
-    """Stands for one transaction in the queue. Not the transaction: that would keep its store alive for ever."""
+    """Represents one transaction in `Turn`. The transaction itself would keep its store alive for ever."""
 
     __slots__ = ("thread",)
 
     def __init__(self) -> None:
-        self.thread = threading.current_thread()  # not its number, which the next thread may be given
+        self.thread = threading.current_thread()  # not its ident, which a later thread may get again
 
 
 class Turn:
@@ -70,7 +78,7 @@ class Turn:
             while self.holder is not None and self.holder is not ticket:
                 if self.holder.thread is ticket.thread:
                     raise errors.nested(kind, address)
-                self._ended.wait(1.0)  # a signal may have kept a notification back
+                self._ended.wait(1.0)  # with a timeout, since a signal may have prevented the notification
             self.holder = ticket
 
     def try_take(self, ticket: Ticket) -> bool:
@@ -80,14 +88,14 @@ class Turn:
             return self.holder is ticket
 
     def give_back(self, ticket: Ticket) -> None:
-        """Fine if it was not this one's turn."""
+        """End the turn of `ticket`. Fine if it does not have the turn."""
         with self._mutex:
             if self.holder is ticket:
                 self._ended.notify()
                 self.holder = None
 
     def forget_in_child(self) -> None:
-        """A thread of the parent's may hold the lock, and will never release it here."""
+        """Replace the lock: a thread of the parent may hold it, and does not exist in this process."""
         self._mutex = threading.Lock()
         self._ended = threading.Condition(self._mutex)
         self.holder = None
@@ -115,10 +123,10 @@ class TransactionalStore(Protocol):
     def scan(self, space: str, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Row]: ...
 
     def check_open(self) -> None:
-        """`Invalid` if it is closed or the parent's, `Unavailable` if it is lost."""
+        """`Invalid` if it is closed or the parent process's, `Unavailable` if a failed commit made it unusable."""
 
     def apply(self, batch: WriteBatch) -> None:
-        """Make these writes visible and durable in one step; it is this store's turn to write."""
+        """Make these writes visible and durable in one step. Called only by the transaction that has the turn."""
 
 
 class BufferedTransaction:
@@ -134,6 +142,8 @@ class BufferedTransaction:
         self._failed: HoldfastError | None = None
         self._has_begun = False
         self._is_over = False
+        self._not_begun: HoldfastError | None = None
+        """Why it could not begin: a caller that swallowed this error must not believe that it was committed."""
 
     def get(self, space: str, key: bytes) -> bytes | None:
         self._take_turn()
@@ -159,6 +169,8 @@ class BufferedTransaction:
             raise
 
     def commit(self) -> None:
+        if self._not_begun is not None:
+            raise self._not_begun
         if self._is_over:
             return
         try:
@@ -171,9 +183,9 @@ class BufferedTransaction:
             self._end()
 
     def rollback(self) -> None:
-        self._is_over = True
+        self._is_over, self._not_begun = True, None
         if self._has_turn:
-            self._undo()  # interrupted, it keeps its turn: no other may write before the backend has rolled back
+            self._undo()  # if interrupted, it keeps its turn: no other may write before the backend has rolled back
             self._store.turn.give_back(self._ticket)
 
     def __enter__(self) -> Self:
@@ -201,12 +213,14 @@ class BufferedTransaction:
                 self._store.turn.take(self._ticket, self._store.kind, self._store.address)
                 self._begin()
                 self._has_begun = True
-            except BaseException:
+            except BaseException as error:
                 self._end()
+                over = errors.over(self._store.kind, self._store.address)
+                self._not_begun = error if isinstance(error, HoldfastError) else over
                 raise
 
     def _begin(self) -> None:
-        """Called when its turn has come."""
+        """Called when the transaction has got its turn."""
 
     def _add(self, batch: WriteBatch) -> None:
         self._pending.add(batch)
@@ -219,5 +233,5 @@ class BufferedTransaction:
             self._store.apply(self._pending.batch)
 
     def _undo(self) -> None:
-        """Forget what is held. Fine to do twice."""
+        """Discard the held writes. Fine to do twice."""
         self._pending = PendingWrites()

@@ -1,14 +1,14 @@
 """Objects in S3, Google Cloud Storage, Azure, or this process's memory, through obstore.
 
-Everything rests on two conditional writes: create if absent, and replace if the entity tag still matches.
-A reply that got lost is settled by reading back and comparing bodies, never guessed.
+All safety rests on two conditional writes: create if absent, and replace if the object is still the one that was read.
+After a lost reply the object is read back and its body compared; the outcome is never guessed.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import obstore
@@ -23,12 +23,16 @@ from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Chang
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
 PIECE = 4 << 20
 REMEMBERED_OBJECTS = 16
-MOST_ROUNDS = 100  # of losing an update to others before giving up
+MAX_UPDATE_ATTEMPTS = 100  # lost to other writers before an update gives up
 REMEMBERED_BYTES = 1 << 20
 _ABSENT = (cloud_errors.NotFoundError, FileNotFoundError)
 _TAKEN = (cloud_errors.AlreadyExistsError, FileExistsError)
 _CHANGED = (*_ABSENT, cloud_errors.PreconditionError)
 _REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedError, PermissionError)
+
+Version = dict[str, str]
+"""What tells one body of an object from the next, as obstore takes it in `mode`: the entity tag and, where the service
+has one, the version. S3 and Azure compare the entity tag, Google Cloud Storage the version (there the generation)."""
 
 
 class CloudObjects:
@@ -37,12 +41,17 @@ class CloudObjects:
     visible_is_durable = True
     looks_are_free = False
 
-    def __init__(self, store: Any, address: str, *, writes: Any = None) -> None:
+    def __init__(self, store: Any, address: str, *, writes: Any = None, service: str | None = None) -> None:
         """`writes` is the same place opened without retries of its own, for conditional writes."""
+        self.service = service
         self._store = store
         self._writes = writes or store
         self._address = address
-        self._written: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        self._written: OrderedDict[str, tuple[Version, bytes]] = OrderedDict()
+
+    def __copy__(self) -> CloudObjects:
+        """Another handle on the same place, for another thread."""
+        return CloudObjects(self._store, self._address, writes=self._writes)
 
     @property
     def address(self) -> str:
@@ -62,28 +71,28 @@ class CloudObjects:
         body = b"".join(chunks) if len(chunks) != 1 else chunks[0]
         with step("object.create", key=key):
             try:
-                tag = self._put(key, body, "create", _TAKEN)
+                version = self._put(key, body, "create", _TAKEN)
             except _TAKEN:
                 raise self._taken(key) from None
             except Unanswered as failed:
                 self._settle(key, body, failed)
                 return
-        self._remember(key, tag, body)
+        self._remember(key, version, body)
 
-    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
+    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT, is_hint: bool = False) -> bool:
         check_key(key)
-        tag, current = self._written.get(key, (None, None))
+        version, current = self._written.get(key, (None, None))
         body = _unless_refused(change, current)
-        if body is None:  # decided on what we remember, or on nothing: look before leaving it at that
-            tag, current = self._read_tagged(key, limit)
+        if body is None:  # decided from a remembered body, or from none: read the current one before giving up
+            version, current = self._read_versioned(key, limit)
             body = change(current)
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_UPDATE_ATTEMPTS):
             if body is None:
                 return False
             with step("object.update", key=key):
-                if self._replace(key, tag, body):
+                if self._replace(key, version, body):
                     return True
-            tag, current = self._read_tagged(key, limit)
+            version, current = self._read_versioned(key, limit)
             if current == body:
                 return True
             body = change(current)
@@ -95,11 +104,31 @@ class CloudObjects:
             next_step="find the other writer",
         )
 
-    def secure(self, keys: Sequence[str]) -> None:
-        """Nothing to do: what can be read was acknowledged by the service."""
+    def check_conditions(self, key: str) -> None:
+        if self.service is None:
+            return
+        try:
+            self.create(key, [b"1"])
+            old = self._written[key][0] if key in self._written else self._read_versioned(key, PIECE)[0]
+            try:
+                self.create(key, [b"2"])
+            except Conflict:
+                pass
+            else:
+                raise self._unconditional("a second object was created under a name that was taken")
+            if not self._replace(key, old, b"3"):
+                raise self._unconditional("an object that nobody had changed could not be replaced")
+            if self._replace(key, old, b"4"):
+                raise self._unconditional("an object was replaced although it had changed meanwhile")
+        finally:
+            with contextlib.suppress(HoldfastError):  # swept by a later claim; not worth failing for
+                self.delete([key])
 
-    def together(self, expected: Mapping[str, bytes] | None = None) -> contextlib.AbstractContextManager[None]:
-        """Every request is acknowledged by itself: there is nothing to gain."""
+    def secure(self, keys: Sequence[str]) -> None:
+        """Nothing to do: every object that can be read was acknowledged by the service."""
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing to do: every request is acknowledged by itself."""
         return contextlib.nullcontext()
 
     def read(self, key: str, *, limit: int) -> bytes:
@@ -120,7 +149,7 @@ class CloudObjects:
             return
         options: Any = {}
         if start or length is not None:
-            info = self.info(key)  # a range that lies outside is an error to the service, and not to us
+            info = self.info(key)  # a range beyond the end is an error to the service, and empty here
             end = info.size if info else 0
             if info and start >= end:
                 return
@@ -145,27 +174,35 @@ class CloudObjects:
             return sorted((_as_info(meta) for page in pages for meta in page), key=lambda info: info.key)
 
     def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
-        """One bulk request where the service has one; it removes in no certain order."""
+        """One bulk request where the service has one; the order of its removals is not defined."""
         doomed = [check_key(key) for key in (*keys, *then)]
         for key in doomed:
             self._written.pop(key, None)
         if doomed:
-            absent_is_fine = contextlib.suppress(*_ABSENT)
-            with step("object.delete", keys=len(doomed)), self._explained(doomed[0], writing=True), absent_is_fine:
-                obstore.delete(self._store, doomed)
+            with step("object.delete", keys=len(doomed)), self._explained(doomed[0], writing=True):
+                self._delete_all(doomed)
 
     def leftovers(self, prefix: str = "") -> Listing:
-        """None: a conditional write is one request, and leaves nothing when it fails."""
+        """Always empty: a conditional write is one request, and leaves nothing when it fails."""
         return []
 
-    def _replace(self, key: str, tag: str | None, body: bytes) -> bool:
-        """Write a body in place of the one with this tag (None: of none at all); False if that is no longer there."""
+    def _delete_all(self, keys: Sequence[str]) -> None:
+        try:
+            obstore.delete(self._store, keys)
+        except _ABSENT:
+            # A service without bulk requests stops at the first key that is absent: the rest one by one.
+            for key in keys:
+                with contextlib.suppress(*_ABSENT):
+                    obstore.delete(self._store, key)
+
+    def _replace(self, key: str, version: Version | None, body: bytes) -> bool:
+        """Replace the body of this version (None: create a new one); False if another writer has changed it."""
         self._written.pop(key, None)
         try:
-            if tag is None:
-                new_tag = self._put(key, body, "create", _TAKEN)
+            if version is None:
+                new_version = self._put(key, body, "create", _TAKEN)
             else:
-                new_tag = self._put(key, body, {"e_tag": tag}, _CHANGED)
+                new_version = self._put(key, body, version, _CHANGED)
         except (*_TAKEN, *_CHANGED):
             return False
         except Unanswered as failed:
@@ -176,31 +213,28 @@ class CloudObjects:
                     return False
                 raise self._translated(failed.last, key, writing=True) from failed
             return True
-        self._remember(key, new_tag, body)
+        self._remember(key, new_version, body)
         return True
 
-    def _put(self, key: str, body: Bytes, mode: Any, answers: tuple[type[Exception], ...]) -> str | None:
-        def write() -> str | None:
-            return obstore.put(self._writes, key, body, mode=mode)["e_tag"]
+    def _put(self, key: str, body: Bytes, mode: Any, answers: tuple[type[Exception], ...]) -> Version | None:
+        return send(lambda: _version_in(obstore.put(self._writes, key, body, mode=mode)), answers)
 
-        return send(write, answers)
-
-    def _read_tagged(self, key: str, limit: int) -> tuple[str | None, bytes | None]:
+    def _read_versioned(self, key: str, limit: int) -> tuple[Version | None, bytes | None]:
         try:
             with self._explained(key):
                 found = obstore.get(self._store, key)
-                tag = found.meta["e_tag"]
+                version = _version_in(found.meta)
                 if found.meta["size"] <= limit:
-                    return tag, bytes(found.bytes())
-                return tag, bytes(next(iter(found.stream(min_chunk_size=1)), b""))[: min(limit, BEGINNING)]
+                    return version, bytes(found.bytes())
+                return version, bytes(next(iter(found.stream(min_chunk_size=1)), b""))[: min(limit, BEGINNING)]
         except NotFound:
             return None, None
 
-    def _remember(self, key: str, tag: str | None, body: Bytes) -> None:
-        """Keep what we wrote, so that its next update needs no read. The entity tag proves it is still current."""
-        if tag is None or memoryview(body).nbytes > REMEMBERED_BYTES:
+    def _remember(self, key: str, version: Version | None, body: Bytes) -> None:
+        """Keep the body that we wrote: its next update needs no read, since the version proves it current."""
+        if version is None or memoryview(body).nbytes > REMEMBERED_BYTES:
             return
-        self._written[key] = (tag, bytes(body))
+        self._written[key] = (version, bytes(body))
         self._written.move_to_end(key)
         while len(self._written) > REMEMBERED_OBJECTS:
             self._written.popitem(last=False)
@@ -226,6 +260,16 @@ class CloudObjects:
             ) from failed
         if found != body:
             raise self._taken(key) from failed
+
+    def _unconditional(self, what: str) -> Invalid:
+        return Invalid(
+            f"{self._address} does not enforce the conditions of writes: {what}. Two drivers could both decide the "
+            "same epoch there, and neither would notice.",
+            code="cloud.unconditional",
+            about=self._address,
+            unchanged="the store",
+            next_step="use a service, a version of it or a gateway that enforces If-None-Match and If-Match on PUT",
+        )
 
     def _taken(self, key: str) -> Conflict:
         return Conflict(f"{key} exists already.", code="object.exists", about=self._shown(key))
@@ -276,6 +320,11 @@ def _unless_refused(change: Change, current: bytes | None) -> bytes | None:
         return change(current)
     except HoldfastError:
         return None
+
+
+def _version_in(found: Any) -> Version | None:
+    """The version in a reply to a put or a get. What the service did not tell is left out: obstore refuses a None."""
+    return {name: found[name] for name in ("e_tag", "version") if found.get(name)} or None
 
 
 def _as_info(meta: Any) -> ObjectInfo:

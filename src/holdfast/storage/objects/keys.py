@@ -1,4 +1,4 @@
-"""Which names may become object keys. Nothing that passes can point outside the store."""
+"""Checks of object keys. A key that passes can never point outside the store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.storage.files.disk import is_temporary
 
 _PLAIN = re.compile(
     r"(?=.{1,200}\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*"
-)  # most keys, at once
+)  # most keys pass this one match
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200  # file systems stop at 255; our temporary names need the rest
@@ -32,7 +32,7 @@ def check_key(key: str, *, temporary: bool = False) -> str:
 
 
 def is_safe(key: str) -> bool:
-    """Whether `check_key` would let it pass."""
+    """Whether a key is safe in every object store. Temporary names are."""
     return _problem(key) is None
 
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import posixpath
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, Unavailable
 from holdfast.storage.files.disk import CANNOT_SYNC, Disk, Entry, PosixDisk, is_temporary
@@ -27,6 +27,7 @@ class LocalObjects:
 
     visible_is_durable = False
     looks_are_free = True
+    service: str | None = None
 
     def __init__(self, root: str, *, disk: Disk | None = None, writer: str | None = None) -> None:
         """`writer` marks this instance's temporary names; it must be unlike every other instance's."""
@@ -37,7 +38,10 @@ class LocalObjects:
         self._anchored: set[str] = set()
         self._nearly_anchored: set[str] = set()
         self._deferred: dict[str, None] | None = None
-        self._begun: dict[str, tuple[bytes, str]] = {}
+
+    def __copy__(self) -> LocalObjects:
+        """Another handle on the same directory, for another thread."""
+        return LocalObjects(self.root, disk=self._disk)
 
     @property
     def address(self) -> str:
@@ -57,17 +61,20 @@ class LocalObjects:
                 self._discard(temporary)
             self._make_durable(os.path.dirname(path))
 
-    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
+    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT, is_hint: bool = False) -> bool:
         path = self._path(key)
         folder = os.path.dirname(path)
         with self._explained(key, writing=True):
             try:
-                return self._update_locked(path, folder, change, limit)
+                return self._update_locked(path, folder, change, limit, is_hint)
             except FileNotFoundError:
                 if change(None) is None:
                     return False  # nothing there and nothing wanted: not even a folder is made
             self._make_directories(folder)
-            return self._update_locked(path, folder, change, limit)
+            return self._update_locked(path, folder, change, limit, is_hint)
+
+    def check_conditions(self, key: str) -> None:
+        """Nothing to do: the kernel gives a name once, and the lock is held over an update."""
 
     def secure(self, keys: Sequence[str]) -> None:
         # Never deferred: a reader may lack the right to sync, and that is forgiven only here.
@@ -86,20 +93,16 @@ class LocalObjects:
             self._deferred = deferred
 
     @contextlib.contextmanager
-    def together(self, expected: Mapping[str, bytes] | None = None) -> Iterator[None]:
+    def together(self) -> Iterator[None]:
         if self._deferred is not None:
             yield
             return
         try:
             self._deferred = {}
-            for key, body in (expected or {}).items():
-                self._begin(self._path(key), body)
             yield
         finally:
             folders, self._deferred = self._deferred or {}, None
             anchors, self._nearly_anchored = self._nearly_anchored, set()
-            for path in list(self._begun):
-                self._take_begun(path, None)
             for folder in folders:
                 with self._explained(folder, writing=True), self._unless_removed(folder):
                     self._disk.sync_directory(folder)
@@ -172,12 +175,12 @@ class LocalObjects:
                 key=lambda info: info.key,
             )
 
-    def _update_locked(self, path: str, folder: str, change: Change, limit: int) -> bool:
+    def _update_locked(self, path: str, folder: str, change: Change, limit: int, is_hint: bool) -> bool:
         with self._disk.locked(folder):
             body = change(self._read_for_update(path, limit))
             if body is None:
                 return False
-            temporary = self._take_begun(path, body) or self._write_beside(path, [body])
+            temporary = self._write_beside(path, [body], sync=not is_hint)
             try:
                 self._disk.rename(temporary, path)
             except OSError:
@@ -189,38 +192,11 @@ class LocalObjects:
     def _path(self, key: str) -> str:
         return os.path.join(self.root, check_key(key))
 
-    def _write_beside(self, path: str, chunks: Chunks) -> str:
-        """A synced file under a name of its own, in the folder where it will be needed."""
+    def _write_beside(self, path: str, chunks: Chunks, *, sync: bool = True) -> str:
+        """A file under a name of its own, in the folder where it will be needed."""
         temporary = self._temporary_name(path)
         try:
-            self._write_making_folder(temporary, chunks)
-        except OSError:
-            self._discard(temporary)
-            raise
-        return temporary
-
-    def _begin(self, path: str, body: bytes) -> None:
-        """Write the expected body to a temporary file early, so that the later sync is short."""
-        temporary = self._temporary_name(path)
-        try:
-            self._disk.write_file(temporary, [body], sync=False)
-        except FileNotFoundError:
-            return  # the folder is still to be made
-        except OSError:
-            self._discard(temporary)  # the update itself will meet the same trouble, and say so
-            return
-        self._begun[path] = (body, temporary)
-
-    def _take_begun(self, path: str, body: bytes | None) -> str | None:
-        """The temporary file that was begun for this update, synced, if it has the right content."""
-        expected, temporary = self._begun.pop(path, (None, ""))
-        if expected is None:
-            return None
-        if expected != body:
-            self._discard(temporary)
-            return None
-        try:
-            self._disk.sync_file(temporary)
+            self._write_making_folder(temporary, chunks, sync)
         except OSError:
             self._discard(temporary)
             raise
@@ -234,14 +210,14 @@ class LocalObjects:
         with contextlib.suppress(OSError):  # a leftover is swept later; it is not worth failing for
             self._disk.remove_file(temporary)
 
-    def _write_making_folder(self, path: str, chunks: Chunks) -> None:
+    def _write_making_folder(self, path: str, chunks: Chunks, sync: bool) -> None:
         folder = os.path.dirname(path)
         if not self._is_permanent(folder):  # most often a folder of this object's own, and still to be made
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 self._disk.make_directory(folder)
         for _ in range(100):
             try:
-                return self._disk.write_file(path, chunks)
+                return self._disk.write_file(path, chunks, sync=sync)
             except FileNotFoundError:
                 # Missing, or a clean-up removed the empty folder under us: it may do so again, not for ever.
                 self._make_directories(folder)

@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import obstore
 from obstore.store import MemoryStore, from_url
 
 from holdfast.base.addresses import CLOUD_SCHEMES, is_local, local_path, scheme_of, without_secrets
 from holdfast.errors import Invalid, one_line
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects
+from holdfast.storage.objects.retry import check_release
 from holdfast.storage.objects.store import ObjectStore
 
 CLIENT_SETTINGS = ("connect_timeout", "read_timeout", "timeout", "proxy_url", "user_agent")
-ENDPOINT_SETTINGS = ("endpoint", "endpoint_url")
-ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+ENDPOINT_SETTINGS = ("endpoint", "endpoint_url", "base_url", "google_base_url")
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "GOOGLE_BASE_URL")
 _shared_memory: dict[str, MemoryStore] = {}
 
 RETRIES_OF_READS: Any = {
@@ -25,7 +27,7 @@ RETRIES_OF_READS: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
     "retry_timeout": timedelta(seconds=60),
 }
-NO_RETRIES: Any = {"max_retries": 0}  # of conditional writes: those are ours to repeat, see `retry`
+NO_RETRIES: Any = {"max_retries": 0}  # conditional writes are repeated by us, see `retry`
 
 
 def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> ObjectStore:
@@ -67,7 +69,8 @@ def _open_cloud(url: str, options: Mapping[str, str] | None) -> CloudObjects:
     shown = without_secrets(url)
     if not url.partition("://")[2].partition("/")[0]:
         raise Invalid(f"{url} names no bucket.", code="address.bucket", about=url, next_step="write s3://bucket/path")
-    config, client = _split_options(options or {})
+    check_release(obstore.__version__)
+    config, client, endpoint = _split_options(options or {})
     try:
         reads = from_url(url, config=config, client_options=client, retry_config=RETRIES_OF_READS)
         writes = from_url(url, config=config, client_options=client, retry_config=NO_RETRIES)
@@ -78,11 +81,11 @@ def _open_cloud(url: str, options: Mapping[str, str] | None) -> CloudObjects:
             about=shown,
             next_step="give the missing setting in the environment, in options, or with --option",
         ) from error
-    return CloudObjects(reads, shown, writes=writes)
+    return CloudObjects(reads, shown, writes=writes, service=f"{shown} at {without_secrets(endpoint)}")
 
 
-def _split_options(options: Mapping[str, str]) -> tuple[Any, Any]:
-    """Settings of the service and settings of its HTTP client, which obstore wants apart."""
+def _split_options(options: Mapping[str, str]) -> tuple[Any, Any, str]:
+    """Settings of the service and of its HTTP client, which obstore takes separately, and the endpoint, if given."""
     config = {key.lower(): value for key, value in options.items()}
     client: dict[str, Any] = {"connect_timeout": "5 seconds", "read_timeout": "30 seconds", "timeout": "30 minutes"}
     for key in list(config):
@@ -91,9 +94,9 @@ def _split_options(options: Mapping[str, str]) -> tuple[Any, Any]:
             client[bare] = config.pop(key).lower() == "true"
         elif bare in CLIENT_SETTINGS:
             client[bare] = config.pop(key)
-    # An endpoint that says http:// means it; asking for a second switch would only be a stumbling block.
+    # An http:// endpoint needs allow_http; the address is explicit enough, so we set it for the user.
     named = next((value for key, value in config.items() if key.removeprefix("aws_") in ENDPOINT_SETTINGS), None)
     endpoint = named or next((os.environ[name] for name in ENDPOINT_VARIABLES if os.environ.get(name)), "")
     if endpoint.startswith("http://"):
         client["allow_http"] = True
-    return config or None, client
+    return config or None, client, endpoint

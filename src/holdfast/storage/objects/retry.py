@@ -1,23 +1,29 @@
-"""Sending one conditional write until there is an answer, without losing track of what may have happened.
+"""Retries of one conditional write, which keep track of whether an earlier try may have taken effect.
 
-A client library's own retries hide lost replies: the second try of a write that took effect looks like a rival's.
-So conditional writes are retried here, where it is known which try may have arrived.
+A client library's own retries hide lost replies: if the first try took effect, the second fails as if a rival had
+written. So conditional writes are retried here, where it is known which try may have arrived.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import random
 import re
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
+log = logging.getLogger("holdfast.objects")
+T = TypeVar("T")
+READS_ERRORS_OF = "0.12"
+"""The release of obstore whose error texts were read to write `failure_of`; they are no interface and may change."""
 TRIES = 5
 FIRST_PAUSE = 0.1
 NO_MORE_AFTER = 60.0
 
 Failure = Literal["not-sent", "refused", "unknown"]
-"""What an error says of the write: it never left, the service said no, or it may have taken effect."""
+"""How a write failed: it was never sent, the service refused it, or it may have taken effect."""
 
 _STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})\b")
 _NEVER_CONNECTED = re.compile(r"legacy::Error\(\s*Connect,")  # a connection that was reset had been made before
@@ -32,32 +38,50 @@ class Unanswered(Exception):
         self.may_have_arrived = may_have_arrived
 
 
+@functools.cache
+def check_release(installed: str) -> None:
+    """Warn, once, if the errors of the installed release of obstore may read differently from what is expected here."""
+    if installed != READS_ERRORS_OF and not installed.startswith(READS_ERRORS_OF + "."):
+        log.warning(
+            "obstore %s is installed; its errors are read as those of %s. A write that fails may be reported as "
+            "outcome unknown where it was refused, or be repeated more often than needed. Next: install obstore==%s.*",
+            installed,
+            READS_ERRORS_OF,
+            READS_ERRORS_OF,
+        )
+
+
 def failure_of(error: Exception) -> Failure:
-    """Read obstore's error text, the only place where it says how far a request got."""
+    """Read obstore's error text, the only place where it says how far a request got. Strange text is "unknown"."""
     text = str(error)
     if _NEVER_CONNECTED.search(text):
         return "not-sent"
     status = _STATUS.search(text)
-    return "refused" if status and int(status[1]) < 500 else "unknown"
+    return "refused" if status and int(status[1]) < 500 and status[1] != "408" else "unknown"
 
 
-def is_passing_conflict(error: Exception) -> bool:
-    """S3 answers 409 while another conditional write of the same key is under way: neither has won yet."""
+def is_passing(error: Exception) -> bool:
+    """Whether the service refused for now only, without having written anything.
+
+    S3 answers 409 while another conditional write of the same key is under way: neither has won yet. 429 is too many
+    requests; Google Cloud Storage allows one write a second of the same object.
+    """
     status = _STATUS.search(str(error))
-    return status is not None and status[1] == "409"
+    return status is not None and status[1] in ("409", "429")
 
 
 def send(
-    write: Callable[[], str | None],
+    write: Callable[[], T],
     answers: tuple[type[Exception], ...],
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> str | None:
-    """The result of `write`, tried until there is an answer or the tries are used up.
+) -> T:
+    """Call `write` until it succeeds or fails for good, a bounded number of times, and return its result.
 
-    `answers` are errors that answer the question the condition asked. One is raised as it is, unless a try before it
-    may have arrived, for then it may speak of our own write: then, and without any answer, `Unanswered` is raised.
+    `answers` are the errors that say the condition did not hold. Such an error is raised as it is, unless an earlier
+    try may have arrived: then the condition may have failed because of our own write, and `Unanswered` is raised. The
+    same if every try failed without an answer.
     """
     began = clock()
     may_have_arrived = False
@@ -65,7 +89,7 @@ def send(
         try:
             return write()
         except Exception as error:
-            passing = is_passing_conflict(error)
+            passing = is_passing(error)
             is_answer = isinstance(error, answers) and not passing
             if is_answer and not may_have_arrived:
                 raise

@@ -1,8 +1,8 @@
-"""`ObjectStore`: keys to bytes with two conditional writes. Everything that Holdfast stores as objects rests on it."""
+"""`ObjectStore`: keys to bytes with two conditional writes. Checkpoints, leases and the pointer are stored in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from holdfast.storage.files.disk import Bytes as Bytes
 from holdfast.storage.files.disk import Chunks as Chunks
 
 Change = Callable[[bytes | None], bytes | None]
-"""Given the current body (None: absent), the body to put in its place, or None to leave it as it is."""
+"""A function of the current body (None: absent) that returns the new body, or None to leave the object as it is."""
 
 
 UPDATE_LIMIT = 64 << 20
@@ -44,6 +44,10 @@ class ObjectStore(Protocol):
     looks_are_free: bool
     """Whether `info` costs next to nothing, or a request."""
 
+    service: str | None
+    """The service that has to enforce the conditions of writes, as text that tells it from any other; None where this
+    process enforces them itself. See `check_conditions`."""
+
     @property
     def address(self) -> str:
         """Where this is, fit for messages: no credentials in it."""
@@ -53,30 +57,39 @@ class ObjectStore(Protocol):
 
         Guarantees: of any number of concurrent callers at most one succeeds, the others get `Conflict`;
         no reader ever sees part of the body; durable on return.
-        What a `Conflict` found there is durable too.
+        After a `Conflict` the object that was found is durable, too.
         Does not guarantee: that a `Conflict` means another writer won. After a lost reply it may be our
         own write: compare the bodies.
         """
 
-    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT) -> bool:
+    def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT, is_hint: bool = False) -> bool:
         """Replace one small object by a function of its current body; True if it was replaced.
 
         Of a body larger than `limit` the function sees only the beginning. It may be called several times, and must
         be pure and idempotent: two writers that put the same body there count as one.
         Guarantees: atomic against every other `update` of the same key, in any process; durable on return.
+        A hint is not: a power cut may leave the old body, none, or one that makes no sense. Only for an object that
+        every reader can do without.
+        """
+
+    def check_conditions(self, key: str) -> None:
+        """Raise `Invalid` if the service takes a write whose condition does not hold.
+
+        Some services and gateways ignore a condition that they do not know, and then two writers both believe that
+        they won. Writes a few bytes under `key`, which no other writer may use, and removes them. A crash may leave
+        them behind.
         """
 
     def secure(self, keys: Sequence[str]) -> None:
-        """Make what is visible under these keys durable: its writer may have died just before it was.
+        """Make the objects under these keys durable: their writer may have died right after they became visible.
 
-        To be called before anything is built on an object of another writer. Absent ones are left out.
+        Call it before building on an object of another writer. Absent keys are ignored.
         """
 
-    def together(self, expected: Mapping[str, bytes] | None = None) -> AbstractContextManager[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Writes in this block become durable when it ends, instead of one by one, where that is cheaper.
 
-        They still become visible in their order. Nothing may be acknowledged from inside the block. `expected` says
-        what updates in it will probably write, so that a store can begin early.
+        They still become visible in their order. Nothing may be acknowledged from inside the block.
         """
 
     def read(self, key: str, *, limit: int) -> bytes:
@@ -85,7 +98,7 @@ class ObjectStore(Protocol):
     def stream(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[Bytes]:
         """The body, or a part of it, in pieces of bounded size, read as they are asked for.
 
-        What lies beyond the end is left out, without an error.
+        A range that reaches beyond the end is cut short, without an error.
         """
 
     def info(self, key: str) -> ObjectInfo | None:

@@ -1,1 +1,1 @@
-"""What each kind of store and sink must do, as pytest classes to inherit; one suite per protocol."""
+"""The contracts of stores and sinks as pytest classes to inherit; one suite per protocol."""

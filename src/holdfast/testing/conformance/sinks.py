@@ -1,16 +1,16 @@
-"""What every sink must do: rows staged out of sight, then visible all at once, once.
+"""The contract of a sink: staged rows are invisible, a commit shows them all at once, and only once.
 
-    class TestMySink(ExactlyOnceConformance):       # or SinkConformance, for one that promises at-least-once
+    class TestMySink(ExactlyOnceConformance):       # or SinkConformance, for an at-least-once sink
         abilities = SinkAbilities(exclusive=True)
 
         @pytest.fixture(autouse=True)
         def place(self, spark, tmp_path): self.spark, self.root = spark, tmp_path
 
         def open(self): return MySink(self.root / "out")
-        def visible(self): return [(row.id, row.name) for row in ...]      # by a reader that is not the sink's
+        def visible(self): return [(row.id, row.name) for row in ...]      # read without the sink's code
         def leftovers(self): return os.listdir(self.root / "waiting")
 
-No process is killed here: for that, run `commit`, `rollback` and `recover` under `holdfast.testing.faults.crash`.
+The tests kill no process: for that, run `commit`, `rollback` and `recover` under `holdfast.testing.faults.crash`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ C: list[Row] = [(6, "six")]
 
 
 class SinkAbilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sink does and another does not. Declared, so that a suite never finds out by skipping."""
+    """Abilities in which sinks differ. Declared, so that no test has to be skipped."""
 
     exclusive: bool
-    """The target belongs to one pipeline's sink; if not, several may write to it, each with its own epochs."""
+    """The target belongs to one sink of one pipeline; if not, several may write to it, each with its own epochs."""
     keeps_lineages: bool = True
-    """After a reset of the pipeline the rows from before it stay; if not, the first new epoch replaces them."""
+    """Rows from before a reset of the pipeline stay; if not, the first epoch after the reset replaces them."""
 
 
 def delivery(
@@ -56,7 +56,7 @@ def delivery(
 
 
 class SinkUnderTest:
-    """One target, opened as often as a test likes; every `open` is a sink as a new driver would make it."""
+    """One target, opened as often as a test needs; every `open` makes a sink as a new driver would."""
 
     abilities: SinkAbilities
     spark: SparkSession
@@ -65,7 +65,7 @@ class SinkUnderTest:
         raise NotImplementedError
 
     def visible(self) -> Iterable[Row]:
-        """What a reader sees: (id, name) of every row, in any order. Not through the sink."""
+        """The rows that a reader sees: (id, name) of each, in any order. Must not use the sink."""
         raise NotImplementedError
 
     @functools.cached_property
@@ -75,8 +75,8 @@ class SinkUnderTest:
         return opened
 
     def frame(self, rows: Sequence[Row]) -> DataFrame:
-        """In two partitions, also where they are empty."""
-        # From a table, and not shuffled where that is not needed: three times as quick as from a list.
+        """A frame of two partitions, even if they are empty."""
+        # From an Arrow table, and shuffled only if necessary: three times as quick as from a list.
         table = pyarrow.table({"id": [id for id, _ in rows], "name": [name for _, name in rows]})
         frame = self.spark.createDataFrame(table, COLUMNS)
         return frame if len(rows) > 1 else frame.repartition(2)
@@ -86,7 +86,7 @@ class SinkUnderTest:
         return self.spark.range(4).selectExpr("id", "if(id = 3, raise_error('bad row'), 'fine') as name")
 
     def stage(self, rows: Sequence[Row], to: Delivery, sink: Sink | None = None) -> Descriptor:
-        """What a later driver has: the descriptor, after a way through JSON."""
+        """Stage the rows; the descriptor has gone through JSON, as for a later driver."""
         descriptor: Descriptor = json.loads(json.dumps((sink or self.sink).stage(self.frame(rows), to)))
         return descriptor
 
@@ -177,7 +177,7 @@ class ExactlyOnceConformance(SinkConformance):
     """Every sink that promises exactly-once."""
 
     def leftovers(self) -> Sequence[object]:
-        """What is staged now, found without the sink: one element for each staged output."""
+        """The staged outputs that exist now, one element each. Must not use the sink."""
         raise NotImplementedError
 
     def test_it_promises_exactly_once(self) -> None:
@@ -227,7 +227,7 @@ class ExactlyOnceConformance(SinkConformance):
             assert found[:-1] == expected
             assert found[-1] in [(epoch, "mine"), (epoch, "theirs")]
             expected = found
-        # Whoever was second may have been the one that may not touch the other's: a takeover sweeps.
+        # The second commit may not have been allowed to remove the other's staged output; a takeover removes it.
         self.open().recover(delivery(3, generation=3), None)
         assert self.leftovers() == []
 
@@ -273,7 +273,7 @@ class ExactlyOnceConformance(SinkConformance):
         assert self.leftovers() == []
         assert self.rows() == A
 
-    # Coming back
+    # Recovery
 
     def test_a_new_sink_has_no_progress(self) -> None:
         assert self.open().recover(delivery(0), None) == SinkProgress()
@@ -296,17 +296,43 @@ class ExactlyOnceConformance(SinkConformance):
         assert self.open().recover(delivery(0, lineage=4), None) == SinkProgress(committed=None, lineage=3)
 
     def test_recover_sweeps_earlier_generations_only(self) -> None:
-        old, kept = self.stage(A, delivery(2)), self.stage(A, delivery(1))
+        old, kept = self.stage(B, delivery(1)), self.stage(A, delivery(1))
         mine = self.stage(B, delivery(2, generation=2))
         newer = self.stage(C, delivery(2, generation=3))
         assert len(self.leftovers()) == 4
         self.open().recover(delivery(1, generation=2), kept)
         assert len(self.leftovers()) == 3
         with pytest.raises(StagedOutputGone):
-            self.sink.commit(old, delivery(2))
+            self.sink.commit(old, delivery(1))
         self.sink.commit(kept, delivery(1, generation=2))
         self.sink.rollback(mine, delivery(2, generation=2))
         self.sink.commit(newer, delivery(2, generation=3))
+        assert self.rows() == A + C
+
+    def test_recover_keeps_what_a_driver_that_was_taken_over_may_still_decide(self) -> None:
+        """Else a driver that dies in the middle of its start leaves the epoch in some sinks and not in others."""
+        self.deliver(A, delivery(1))
+        late = self.stage(B, delivery(2))
+        self.open().recover(delivery(1, generation=2), None)
+        self.sink.commit(late, delivery(2))
+        assert self.rows() == A + B
+
+    def test_recover_keeps_the_first_epoch_after_a_reset(self) -> None:
+        self.deliver(A, delivery(5))
+        late = self.stage(B, delivery(1, lineage=1))
+        self.open().recover(delivery(5, generation=2), None)
+        self.sink.commit(late, delivery(1, lineage=1))
+        assert self.rows() == (A + B if self.abilities.keeps_lineages else B)
+
+    def test_what_may_still_be_decided_goes_when_the_successor_commits_the_epoch(self) -> None:
+        self.deliver(A, delivery(1))
+        late = self.stage(B, delivery(2))
+        successor = self.open()
+        successor.recover(delivery(1, generation=2), None)
+        mine = successor.stage(self.frame(C), delivery(2, generation=2))
+        successor.commit(mine, delivery(2, generation=2))
+        assert self.leftovers() == []
+        self.sink.commit(late, delivery(2))
         assert self.rows() == A + C
 
     def test_recover_again_finds_the_same(self) -> None:
@@ -324,7 +350,7 @@ class ExactlyOnceConformance(SinkConformance):
         later.commit(descriptor, delivery(1, generation=2))
         assert self.rows() == A
 
-    # Whose it is
+    # Other pipelines and sinks
 
     @pytest.mark.parametrize(("pipeline", "name"), [("returns", "out"), ("orders", "copy")], ids=["pipeline", "sink"])
     def test_another_pipeline_or_sink(self, pipeline: str, name: str) -> None:
@@ -349,7 +375,7 @@ class ExactlyOnceConformance(SinkConformance):
         assert self.sink.recover(delivery(2), None) == SinkProgress(committed=2, lineage=0)
 
     def commit_at_once(self, *commits: tuple[Descriptor, Delivery]) -> None:
-        """Each in a thread of its own with a sink of its own, all beginning together. Their errors come out."""
+        """Run each commit in its own thread with its own sink, all at the same time. Raises their errors."""
         together = threading.Barrier(len(commits))
 
         def run(descriptor: Descriptor, to: Delivery) -> None:

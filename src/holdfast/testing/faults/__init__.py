@@ -1,1 +1,1 @@
-"""Faults on purpose: lost replies, full disks, power cuts, processes killed at a step."""
+"""Fault injection: lost replies, full disks, power cuts, processes killed at a step."""

@@ -1,20 +1,20 @@
-"""Kill a real process with SIGKILL at every named step, and look at what it left behind.
+"""Kill a real process with SIGKILL at every named step, and check what it left behind.
 
     def work(acknowledge, root):                      # in a file of its own, or any importable module
         LocalObjects(root).create("key", [b"body"])
-        acknowledge("key")                            # from here on the caller relies on it
+        acknowledge("key")                            # from here on the key must survive a kill
 
     with CrashRing("mytests.works:work") as ring:     # or f"{path_of_file}:work"
         for index in range(len(ring.record(root=fresh()))):
             run = ring.kill_at(index, root=(root := fresh()))
             ...                                       # reopen root: everything in run.acknowledged is there
 
-`CrashRing` imports the work once and forks for each run, some milliseconds each. `record` and `kill_at`
-start a fresh interpreter for each run, for work that cannot live in a forked process: obstore hangs there
-once its parent has used it, and other libraries start threads when they are imported.
+`CrashRing` imports the work once and forks for each run, which takes some milliseconds. `record` and `kill_at` start a
+fresh interpreter for each run, for work that does not survive a fork: obstore hangs in the child of a process that has
+used it, and other libraries start threads when they are imported.
 
-The kill is one call for the whole process group: a JVM that the work has started dies at the same instant.
-Where runs differ from each other, as after a recovery, a `Moment` names the place better than an index.
+One call kills the whole process group: a JVM that the work has started dies at the same instant. If the events of two
+runs differ, as after a recovery, use a `Moment` instead of an index.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ import msgspec
 from holdfast.base.steps import Phase, observe
 
 TIMEOUT = 60.0
-_GRACE = 5.0  # the run ends itself, with a traceback, at its timeout; who waits for it ends it this much later
+_GRACE = 5.0  # a run ends itself, with a traceback, at its timeout; its parent kills it this much later
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.testing.faults import crash; crash.{}()"
 
 Acknowledge = Callable[[str], None]
-"""What the work calls when its caller may rely on something: the text outlives any kill that comes after."""
+"""Called by the work with a text once its caller may rely on the result; the text survives a later kill."""
 
 
 class Event(NamedTuple):
-    """One side of a step: killed at its `begin` nothing of it was done, at its `end` all of it was."""
+    """The begin or end of a step. Killed at `begin`, the step has done nothing; killed at `end`, everything."""
 
     name: str
     phase: Phase
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """The `nth` time of an event, counted from the start of the run or from the first time of another event."""
+    """The `nth` occurrence of an event, counted from the start of the run or from the first occurrence of `since`."""
 
     event: Event
     nth: int = 1
@@ -67,18 +67,18 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class KilledRun(msgspec.Struct, frozen=True):
-    """What is known of a run from outside."""
+    """A run as its parent saw it."""
 
     event: Event | None
-    """Where it was killed; None if it ended before it came to this event."""
+    """The event at which it was killed; None if it ended before it reached that event."""
     killed: bool
     acknowledged: list[str]
     events: list[Event]
-    """All it saw, the one it died at included."""
+    """All events of the run, including the one it was killed at."""
 
 
 class ChildFailed(AssertionError):
-    """The run did not end as it should: it raised, hung, or was killed by somebody else."""
+    """The run did not end as it should: it raised, hung, or was killed by another process."""
 
 
 class _Order(msgspec.Struct, frozen=True):
@@ -90,24 +90,23 @@ class _Order(msgspec.Struct, frozen=True):
 
 
 def record(work: str, /, *, timeout: float = TIMEOUT, **arguments: Any) -> list[Event]:
-    """Run the work undisturbed in a fresh interpreter; every event, in order. Arguments are plain JSON values."""
+    """Run the work to its end in a fresh interpreter and return every event. Arguments are plain JSON values."""
     return _run_fresh(work, arguments, None, timeout).events
 
 
 def kill_at(work: str, at: int | Moment, /, *, timeout: float = TIMEOUT, **arguments: Any) -> KilledRun:
     """Run the work in a fresh interpreter and kill it at the event with this index in the recording, or at a moment.
 
-    Every process that the work started is gone on return, those that made a process group of their own included.
+    On return every process that the work started is gone, even those in a process group of their own.
     """
     return _run_fresh(work, arguments, at, timeout)
 
 
 class CrashRing:
-    """The same, with a process that has the work imported already and forks for each run.
+    """The same with one process that imports the work once and forks for each run.
 
-    The work must not start a thread when imported; that is checked. Whatever a run started in its own
-    process group is gone when the run is reported, the waiting process when the `with` block ends or when
-    this process dies. Not for use from several threads at once.
+    The work must not start a thread when imported; that is checked. When a run is reported, every process in its
+    process group is gone. The forking process ends with the `with` block, or when this process dies. Not thread-safe.
     """
 
     def __init__(self, work: str, *, timeout: float = TIMEOUT) -> None:
@@ -130,7 +129,7 @@ class CrashRing:
         self._cleanup.close()
 
     def record(self, **arguments: Any) -> list[Event]:
-        """Run the work undisturbed; every event, in order. Arguments are plain JSON values."""
+        """Run the work to its end and return every event. Arguments are plain JSON values."""
         return self._run(arguments, None).events
 
     def kill_at(self, at: int | Moment, **arguments: Any) -> KilledRun:
@@ -161,14 +160,14 @@ class CrashRing:
 
 
 def _start(entry: str, **streams: Any) -> subprocess.Popen[bytes]:
-    # A child that dies of its own accord, in native code, says in which of its threads.
+    # faulthandler: a child that crashes in native code prints the tracebacks of its threads.
     command = [sys.executable, "-X", "faulthandler", "-c", _BOOT.format(entry), json.dumps(sys.path)]
-    # A session of its own: whatever is started in it can be told by that, whichever process group it moves to.
+    # A session of its own: it identifies every process that the child starts, even in another process group.
     return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True, **streams)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Close its standard input, on which it ends itself and all it started; kill it if it does not."""
+    """Close the standard input of the process, which makes it end itself and its run; kill it if it does not."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -200,16 +199,16 @@ def _run_fresh(work: str, arguments: dict[str, Any], at: int | Moment | None, ti
 
 
 def _kill_group(leader: int) -> None:
-    """Kill a process that we started as the leader of a group of its own, and whatever it left in the group."""
+    """Kill the process group of a process that we started as its leader."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: not permitted once all are zombies
         os.killpg(leader, signal.SIGKILL)
 
 
 def _wait_until_gone(leader: int) -> None:
-    """Wait for the end of everything that ran in a session that we started, and of what moved to another group.
+    """Wait for the end of every process of a session that we started, in any process group.
 
-    A process dies some time after it was killed, and until then it may still write. What outlives its session's
-    leader by more than a few seconds is killed.
+    A process dies some time after it was killed, and until then it may still write. Kills processes that outlive the
+    session's leader by more than a few seconds.
     """
     deadline = time.monotonic() + _GRACE
     while left := _members(leader):
@@ -238,7 +237,7 @@ def _members(leader: int) -> list[int]:
 
 
 class _Watch:
-    """Tells when a run has come to the event that it is to be killed at."""
+    """Recognises the event at which a run is to be killed."""
 
     def __init__(self, at: int | Moment | None) -> None:
         self._at = at
@@ -274,7 +273,7 @@ def _report(order: _Order, status: int) -> KilledRun:
 
 
 def _whole_lines(folder: str, name: str) -> list[Any]:
-    """What was written with its line end; the rest of a line that a kill cut short never happened."""
+    """The complete lines of a file; a last line that a kill cut short is ignored."""
     with contextlib.suppress(FileNotFoundError):
         *lines, _ = Path(folder, name).read_bytes().split(b"\n")
         return [json.loads(line) for line in lines]
@@ -287,7 +286,7 @@ def _tail(folder: str, name: str) -> str:
     return ""
 
 
-# From here on: what runs in the child.
+# From here on: code that runs in the child.
 
 
 def run_once() -> None:
@@ -297,10 +296,10 @@ def run_once() -> None:
 
 
 def serve() -> None:
-    """The process of `CrashRing`: a line with the work, then an order per line; `ready`, then a status each."""
+    """The process of `CrashRing`. Reads the work, then an order per line; writes `ready`, then a status per order."""
     requests, replies = os.fdopen(os.dup(0), "rb", buffering=0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)  # what the work reads is nothing, what it prints goes to a log: the pipes are ours
+    os.dup2(nothing, 0)  # the pipes are ours: the work gets an empty standard input, and prints to the log
     os.dup2(2, 1)
     work = _find(requests.readline().decode().strip())
     if _threads() > 1:
@@ -312,7 +311,7 @@ def serve() -> None:
 
 
 def _run_forked(order: _Order, work: Callable[..., object], parent: int, replies: int) -> int:
-    alive, lifeline = os.pipe()  # only the fork keeps `lifeline` open, so `alive` ends when it does
+    alive, lifeline = os.pipe()  # only the fork keeps `lifeline` open, so `alive` is at its end when the fork dies
     child = os.fork()
     if child == 0:
         for ours in (alive, parent, replies):
@@ -320,8 +319,8 @@ def _run_forked(order: _Order, work: Callable[..., object], parent: int, replies
         _in_fork(order, work)
     os.close(lifeline)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.setpgid(child, child)  # as the fork does itself: whoever is first
-    # A parent with nothing to say while a run is under way can only have closed its end: then that ends, too.
+        os.setpgid(child, child)  # the fork does it too: the group exists, whichever of them runs first
+    # The parent sends nothing during a run, so if its pipe is readable it is closed: end the run as well.
     ended, _, _ = select.select([alive, parent], [], [], order.timeout + _GRACE)
     os.close(alive)
     _kill_group(child)
@@ -338,7 +337,7 @@ def _in_fork(order: _Order, work: Callable[..., object]) -> None:
         os.dup2(output, 2)
         _perform(order, work)
         status = 0
-    except SystemExit as leaving:  # the interpreter would understand it so, too
+    except SystemExit as leaving:  # the same status as from the interpreter
         status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
         traceback.print_exc()
@@ -346,11 +345,11 @@ def _in_fork(order: _Order, work: Callable[..., object]) -> None:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(status)  # never back into the loop that forked us
+        os._exit(status)  # never return into the loop that forked us
 
 
 def _perform(order: _Order, work: Callable[..., object]) -> None:
-    faulthandler.register(signal.SIGALRM, chain=True)  # where it hung, and then the default: the end
+    faulthandler.register(signal.SIGALRM, chain=True)  # print where it hung, then die by the default action
     signal.alarm(math.ceil(order.timeout))
     acknowledge = _appender(order.folder, "acknowledged")
     tell = _appender(order.folder, "events")
@@ -369,14 +368,14 @@ def _perform(order: _Order, work: Callable[..., object]) -> None:
 
 
 def _die() -> None:
-    """The end of this process and of all in its group, at once. No other process is harmed if it does not lead one."""
+    """Kill this process and its group at once; only this process if it does not lead the group."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _appender(folder: str, name: str) -> Callable[[object], None]:
-    """Append lines, each in one call. Not synced: a kill ends the process, not the machine."""
+    """A function that appends a line in one call. Not synced: a kill ends the process, not the machine."""
     file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
 
     def append(value: object) -> None:

@@ -1,4 +1,4 @@
-"""A disk that runs full, turns read-only or breaks, at any operation a test likes."""
+"""A disk that runs full, turns read-only or breaks, at any operation that a test chooses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from holdfast.storage.objects.store import Chunks
 
 
 class FaultyDisk:
-    """A `Disk` in front of another one, failing where `fail` says so.
+    """A `Disk` that wraps another one and fails where `fail` returns an error.
 
-    `fail(number, name)` is asked before each operation, with how many came before it and its name, as
-    `PosixDisk` names its steps; reads are `file.open`, `path.entry`, `directory.scan`, `directory.lock`. It
-    returns the error to raise in place of the operation, such as `OSError(errno.ENOSPC, "disk full")`, or
-    None. A `file.fill` that fails has written half of the content; a `file.sync` that fails, all of it.
+    `fail(number, name)` is called before each operation with the number of operations before it and with its name, as
+    in the steps of `PosixDisk`; reads are `file.open`, `path.entry`, `directory.scan`, `directory.lock`. It returns the
+    error to raise instead of the operation, such as `OSError(errno.ENOSPC, "disk full")`, or None. A `file.fill` that
+    fails has written half of the content; a `file.sync` that fails, all of it.
     """
 
     def __init__(self, disk: Disk, fail: Callable[[int, str], OSError | None]) -> None:
         self._disk = disk
         self._fail = fail
         self.operations: list[str] = []
-        """The name of each operation so far, the failed ones included."""
+        """The name of each operation so far, also of those that failed."""
 
     def make_directory(self, path: str) -> None:
         self._ask("directory.make")
@@ -40,10 +40,6 @@ class FaultyDisk:
         self._disk.write_file(path, [body], sync=sync)
         if sync:
             self._ask("file.sync")
-
-    def sync_file(self, path: str) -> None:
-        self._ask("file.sync")
-        self._disk.sync_file(path)
 
     def link(self, existing: str, new: str) -> None:
         self._ask("file.link")

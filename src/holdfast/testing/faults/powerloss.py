@@ -1,13 +1,13 @@
-"""A disk in memory that forgets, when the power goes, what was never synced.
+"""A disk in memory that loses unsynced changes when the power is cut.
 
     disk = ForgetfulDisk()
     disk.cut_after(7)                       # the eighth operation and all after it raise PowerCut
     with suppress(PowerCut):
         LocalObjects("/store", disk=disk).create("a", [b"body"])
-    LocalObjects("/store", disk=disk.reboot(seeded(42)))   # one of the disks a machine could come back with
+    LocalObjects("/store", disk=disk.reboot(seeded(42)))   # one possible disk after the restart
 
-Run the work once without a cut to learn `operations`, then cut after 0, 1, 2 … of them. One disk can be
-rebooted many times, with many choices: it is itself left as it was.
+Run the work once without a cut to learn `operations`, then cut after 0, 1, 2 … of them. One disk can be rebooted many
+times, with different choices: `reboot` does not change it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from holdfast.storage.objects.store import Chunks
 
 
 class PowerCut(BaseException):
-    """The machine is off. Not an `Exception`: nothing that handles errors may go on after it."""
+    """The machine is off. Not an `Exception`, so that no error handler catches it and goes on."""
 
 
 class Choose(Protocol):
-    """Decides for each change that was never synced how much of it had reached the platter anyway."""
+    """Decides how much of each unsynced change survives the power cut."""
 
     def changes(self, path: str, pending: int) -> int:
-        """How many of the `pending` changes of this one directory entry survive, oldest first."""
+        """The number of `pending` changes of this directory entry that survive, counted from the oldest."""
 
     def content(self, path: str, body: bytes) -> bytes:
-        """What is left of a file's content that was written and not synced."""
+        """The content that survives of an unsynced file."""
 
 
 class _LoseEverything:
@@ -69,15 +69,16 @@ class _Seeded:
 
 
 lose_everything: Choose = _LoseEverything()
-"""Only what was synced survives."""
+"""Only synced changes survive."""
 
 keep_everything: Choose = _KeepEverything()
 """Every change survives, synced or not: a crash of the process alone. Also a way to copy a disk."""
 
 
 def seeded(seed: int) -> Choose:
-    """Each unsynced entry survives or not by itself; unsynced content as nothing, a prefix, a prefix with
-    zeros to the full length, or whole. One seed replays one outcome: make a new one for each `reboot`.
+    """A random choice. Each unsynced entry survives or not, independently of the others; unsynced content becomes
+    empty, a prefix, a prefix with zeros to the full length, or stays whole. One seed replays one outcome: make a new
+    one for each `reboot`.
     """
     return _Seeded(seed)
 
@@ -116,11 +117,11 @@ _Node = _File | _Directory
 
 
 class ForgetfulDisk:
-    """A `Disk` in memory, holding only `/` when new; safe to use from several threads.
+    """A `Disk` in memory that begins with an empty `/`. Thread-safe.
 
-    Pessimistic, within what POSIX allows: syncing a file does not make its name durable, syncing a
-    directory does not make the directory's own name durable, and the two halves of a rename (the new name
-    appears, the old one goes) survive apart from each other.
+    As pessimistic as POSIX allows: syncing a file does not make its name durable, syncing a directory does not make the
+    directory's own name durable, and the two halves of a rename (the new name appears, the old one disappears) survive
+    independently of each other.
 
     Does not model: links other than hard ones, permissions, moving a directory (`NotImplementedError`),
     a real lock in `locked`, or a file descriptor behind `open_file`.
@@ -137,22 +138,22 @@ class ForgetfulDisk:
 
     @property
     def operations(self) -> int:
-        """How many operations have changed or synced something so far. A call that failed has none."""
+        """The number of operations that have changed or synced something so far. A call that failed does not count."""
         return len(self.journal)
 
     def cut_after(self, operations: int) -> None:
-        """Cut the power instead of performing the operation after this many, counted as in `operations`."""
+        """Perform this many operations, counted as in `operations`, and cut the power instead of the next one."""
         self._last = operations
 
     def reboot(self, choose: Choose) -> ForgetfulDisk:
-        """A disk with its power on, holding what survived; all of that is durable on it."""
+        """A new disk with the surviving files and directories, all of them durable."""
         with self._lock:
             disk = ForgetfulDisk(clock=self._clock)
             disk._root = _surviving_directory("/", self._root, choose, {})
             return disk
 
     def files(self) -> dict[str, bytes]:
-        """Every file by its path, for a test to look at, power or no power."""
+        """Every file by its path, for assertions; works after a power cut too."""
         with self._lock:
             return dict(_walk("/", self._root))
 
@@ -176,15 +177,9 @@ class ForgetfulDisk:
             self._perform("file.fill", path)
             file.body = b"".join(chunks)
         if sync:
-            self.sync_file(path)
-
-    def sync_file(self, path: str) -> None:
-        with self._lock:
-            file = self._node(path)
-            if isinstance(file, _Directory):
-                raise _error(errno.EISDIR, path)
-            self._perform("file.sync", path)
-            file.synced = True
+            with self._lock:
+                self._perform("file.sync", path)
+                file.synced = True
 
     def link(self, existing: str, new: str) -> None:
         with self._lock:
@@ -212,7 +207,7 @@ class ForgetfulDisk:
             if isinstance(replaced, _Directory):
                 raise _error(errno.EISDIR, new)
             self._perform("file.rename", new)
-            if replaced is not node:  # POSIX: between two names of one file, a rename does nothing
+            if replaced is not node:  # POSIX: a rename between two names of the same file does nothing
                 self._change(after, new_name, node)
                 self._change(before, old_name, None)
 
@@ -262,7 +257,7 @@ class ForgetfulDisk:
         yield
 
     def _perform(self, operation: str, path: str) -> None:
-        """Count one operation that is about to be performed, or cut the power in its place."""
+        """Record an operation before it is performed, or cut the power instead."""
         if self._last is not None and self.operations >= self._last:
             self._off = True
         self._require_power()
@@ -331,7 +326,7 @@ def _walk(path: str, directory: _Directory) -> Iterator[tuple[str, bytes]]:
 
 
 def _surviving_directory(path: str, before: _Directory, choose: Choose, files: dict[int, _File]) -> _Directory:
-    """`files` holds the surviving files by the id of what they were, so that two names of one file stay so."""
+    """The surviving copy of a directory. `files` maps `id(old file)` to its copy, so that hard links stay links."""
     after = _Directory(before.modified)
     table = dict(before.durable)
     for name, changes in before.pending.items():

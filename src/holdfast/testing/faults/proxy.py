@@ -1,11 +1,11 @@
-"""Faults on purpose over real HTTP: a proxy that loses replies, refuses, stalls and counts.
+"""Fault injection over real HTTP: a proxy that loses replies, refuses and stalls requests, and counts them.
 
-    with moto_server() as server, FaultyProxy(server.endpoint) as proxy:
+    with seaweedfs_server() as server, FaultyProxy(server.endpoint) as proxy:
         proxy.script = lambda request: LostReply() if request.method == "PUT" else None
         S3Store(server.new_bucket(), config=options_for(proxy.endpoint))
 
-obstore repeats a request by itself after a 5xx and after a lost connection, a conditional put included. A
-fault that is to reach the caller must meet every repetition; one that happens once (`once`) tests the repetition.
+obstore repeats a request after a 5xx and after a lost connection, even a conditional put. A fault that is to reach the
+caller must hit every repetition; a fault that happens once (`once`) tests the repetition itself.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding",
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request as it arrived, before anything was done about it."""
+    """One request as it arrived."""
 
     number: int
-    """How many came before it."""
+    """The number of requests before it."""
     method: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
     """Names in lower case."""
     size: int
-    """Bytes in the body. The body itself is not kept."""
+    """The bytes of the body. The body itself is not kept."""
 
 
 class Refuse(msgspec.Struct, frozen=True):
@@ -47,10 +47,10 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class LostReply(msgspec.Struct, frozen=True):
-    """Let the server do what was asked, then drop the connection without an answer."""
+    """Let the server handle the request, then drop the connection without an answer."""
 
     reset: bool = False
-    """By a TCP reset, as load balancers and dying servers do it, instead of an orderly end."""
+    """Drop it by a TCP reset, as load balancers and dying servers do, instead of an orderly close."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -61,17 +61,22 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """Keep the request for so many seconds, then let it through."""
+    """Hold the request for this many seconds, then forward it."""
 
     seconds: float
 
 
-class Hold:
-    """Keep one or more requests until the test lets go.
+class Strip(msgspec.Struct, frozen=True):
+    """Forward the request without these headers (names in lower case), as a gateway does that does not know them."""
 
-    Before the server sees the request, or, with `reply=True`, between its answer and ours. The test waits
-    for `wait_until_held`, does what it wants to do meanwhile, and calls `release`; later requests that meet
-    this fault pass at once.
+    headers: tuple[str, ...]
+
+
+class Hold:
+    """Hold one or more requests until the test releases them.
+
+    Holds the request before the server sees it or, with `reply=True`, the server's answer. The test calls
+    `wait_until_held`, acts meanwhile, and calls `release`; later requests with this fault pass at once.
     """
 
     def __init__(self, *, reply: bool = False) -> None:
@@ -91,12 +96,12 @@ class Hold:
         self._released.wait(HOLD_TIMEOUT)
 
 
-Fault = Refuse | LostReply | Status | Stall | Hold
+Fault = Refuse | LostReply | Status | Stall | Strip | Hold
 Script = Callable[[Request], Fault | None]
 
 
 def once(fault: Fault, when: Callable[[Request], bool] = lambda _: True) -> Script:
-    """A script with this fault for the first request that fits, and none after it."""
+    """A script with this fault for the first request that `when` accepts, and for no other."""
     lock = threading.Lock()
     spent = False
 
@@ -112,15 +117,15 @@ def once(fault: Fault, when: Callable[[Request], bool] = lambda _: True) -> Scri
 
 
 class FaultyProxy:
-    """A reverse proxy on a free port of 127.0.0.1, from `__enter__` to `__exit__`; it keeps one body per
-    request under way in memory.
+    """A reverse proxy on a free port of 127.0.0.1, running inside a `with` block. Holds each body in memory while its
+    request is served.
 
-    `script` is asked about every request, on the thread that serves it, and may be set at any time. An
-    error in the script itself answers 500 and comes out of `__exit__`.
+    `script` is called for every request, on the thread that serves it, and may be replaced at any time. If the script
+    raises, the request gets a 500, and `__exit__` raises the error.
     """
 
     def __init__(self, upstream: str, *, serialize: bool = False) -> None:
-        """With `serialize` only one request at a time is at the server."""
+        """With `serialize`, the proxy forwards one request at a time."""
         address = urllib.parse.urlsplit(upstream)
         if address.scheme != "http" or address.hostname is None:
             raise ValueError(f"{upstream!r} is not an http:// address.")
@@ -198,7 +203,7 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is what these tests are about."""
+        """Silent: clients that disconnect are expected here."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -236,7 +241,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             fault._keep()
         if isinstance(fault, Refuse) or proxy._closing.is_set():
             return self._hang_up()
-        status, reply_headers, reply = self._forward(headers, body)
+        unknown = fault.headers if isinstance(fault, Strip) else ()
+        passed_on = {name: value for name, value in headers.items() if name not in unknown}
+        status, reply_headers, reply = self._forward(passed_on, body)
         if isinstance(fault, Hold) and fault.reply:
             fault._keep()
         if isinstance(fault, LostReply) or proxy._closing.is_set():
@@ -274,7 +281,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _hang_up(self, *, reset: bool = False) -> None:
         self.close_connection = True
         if reset:
-            # Closed with nothing to linger for, and at once: a socket object's own close waits for the handler's files.
+            # Linger 0 makes the close a reset. `detach`: a socket object waits for the handler's files to be closed.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             socket.close(self.connection.detach())
         else:

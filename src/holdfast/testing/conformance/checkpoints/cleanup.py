@@ -1,15 +1,23 @@
-"""Retention and orphans: what may go, and what must stay."""
+"""Retention and orphans: the objects that may be removed, and those that must stay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
 from holdfast.checkpoints.batcher import CheckpointBatcher
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, OperatorCheckpoint
 from holdfast.errors import Invalid
-from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, failed, manifest, pending, settled
+from holdfast.testing.conformance.checkpoints.subject import (
+    CREATED_MS,
+    StoreUnderTest,
+    failed,
+    manifest,
+    pending,
+    settled,
+)
 
 
 class CleaningConformance(StoreUnderTest):
@@ -160,7 +168,7 @@ class CleaningConformance(StoreUnderTest):
         store.save(manifest(3))
         store.save(manifest(4, is_incremental=True, parent_id=2))
         self.damage(self.manifest_key(2))
-        assert self.open().prune(1) == 0  # 3 is complete, but 4 may need whatever 2 needed
+        assert self.open().prune(1) == 0  # 3 is complete, but 4 may need the ancestors of 2
         assert self.open().list_ids() == [1, 2, 3, 4]
 
     def test_object_that_a_kept_checkpoint_needs_too_stays(self) -> None:
@@ -171,6 +179,52 @@ class CleaningConformance(StoreUnderTest):
         assert self.open().prune(1) == 1
         assert self.open().list_ids() == [2]
         assert self.open().validate_checkpoint(2).valid
+
+    def test_young_ones_stay_and_old_ones_go(self) -> None:
+        now = [CREATED_MS / 1000]
+        store = self.open(max_retained=2, keep="1m", clock=lambda: now[0])
+        for number in range(1, 101):
+            now[0] += 2
+            store.save_with_state(manifest(number, timestamp_ms=int(now[0] * 1000)), [b"%d" % number])
+        ids = self.open().list_ids()
+        assert ids[-30:] == list(range(71, 101)), "those of the last minute"
+        assert len(ids) < 30 + 12, "older ones go, in groups"
+        now[0] += 3600
+        store = self.open(max_retained=2, keep="1m", clock=lambda: now[0])
+        store.save(manifest(101, timestamp_ms=int(now[0] * 1000)))
+        assert self.open().list_ids() == [100, 101], "the number is a floor"
+        assert self.open().load_state_data(100) == b"100"
+        assert self.sidecar_key(99) not in self.all_keys()
+
+    def test_ancestors_of_young_ones_stay(self) -> None:
+        now = [CREATED_MS / 1000]
+        store = self.open(max_retained=1, keep=timedelta(hours=2), full_every=4, clock=lambda: now[0])
+        for number in range(1, 61):
+            now[0] += 60.5
+            stamped = manifest(number, timestamp_ms=int(now[0] * 1000))
+            store.save_states(stamped, {"same": b"s", "changing": b"%d" % number})
+        now[0] += 7000
+        store = self.open(max_retained=1, keep=timedelta(hours=2), full_every=4, clock=lambda: now[0])
+        store.save_states(manifest(61, timestamp_ms=int(now[0] * 1000)), {"same": b"s"})
+        ids = self.open().list_ids()
+        assert len(ids) < 60
+        for number in ids:
+            assert self.open().validate_checkpoint(number).valid
+
+    def test_batches_that_only_an_old_young_one_lists_stay(self) -> None:
+        now = [CREATED_MS / 1000]
+        shared = self.flush(1)
+        store = self.open(max_retained=1, keep="7d", clock=lambda: now[0])
+        store.save(manifest(1, timestamp_ms=CREATED_MS).with_batches([shared]))
+        now[0] += 3600
+        for number in range(2, 30):
+            now[0] += 0.01  # all in one second: all but the first go, and the newest
+            stamped = manifest(number, timestamp_ms=int(now[0] * 1000))
+            store.save(stamped.with_batches([shared]) if number < 20 else stamped)
+        ids = self.open().list_ids()
+        assert {1, 2} <= set(ids)
+        assert len(ids) < 12
+        assert self.open().validate_checkpoint(1).valid
 
     # Orphans
 
@@ -215,6 +269,28 @@ class CleaningConformance(StoreUnderTest):
         self.open().save_state_data(2, [b"orphan"])
         assert self.open_later().prune(1) == 0
         assert self.sidecar_key(2) not in self.all_keys()
+
+    def test_saving_sweeps_orphans_now_and_then(self) -> None:
+        self.open().save_state_data(7, [b"orphan"])
+        store = self.open_later(max_retained=2)
+        for number in range(97, 100):
+            store.save(manifest(number))
+        store.save(pending(100))
+        assert self.sidecar_key(7) in self.all_keys(), "no sink waits for a sweep"
+        store.update_manifest(settled(pending(100)))
+        assert self.sidecar_key(7) not in self.all_keys()
+        assert self.open().list_ids() == [99, 100]
+        assert all(self.open().validate_checkpoint(number).valid for number in (99, 100))
+
+    def test_saving_leaves_alone_what_others_are_writing(self) -> None:
+        writer = self.open()
+        writer.save_state_data(102, [b"in flight"])
+        batch = self.flush(102)
+        store = self.open(max_retained=2, orphan_grace=0)
+        for number in range(99, 102):
+            store.save(manifest(number))
+        writer.save(manifest(102).with_batches([batch]))
+        assert self.open().validate_checkpoint(102).valid
 
     def test_plan_tells_and_touches_nothing(self) -> None:
         self.save_many(1, 2, 3)
@@ -269,5 +345,5 @@ class CleaningConformance(StoreUnderTest):
         assert self.open().validate_checkpoint(1).valid
 
     def plant_leftovers(self) -> int:
-        """Leave what interrupted writes leave, and say how much. Only asked of an object store with that ability."""
+        """Leave the files that interrupted writes leave; returns their number. Only called with that ability."""
         raise NotImplementedError

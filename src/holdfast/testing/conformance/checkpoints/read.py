@@ -1,4 +1,4 @@
-"""Reading: which checkpoints there are, and what a bad pointer or a bad neighbour may not change about that."""
+"""Reading: a bad pointer or a damaged checkpoint never hides other checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving: what is there afterwards, under which names, and with which checksums."""
+"""Saving: the objects that it leaves, their names and their checksums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, man
 
 
 class SavingConformance(StoreUnderTest):
-    """`save`, `save_with_state`, `save_state_data` and what they leave in the object store."""
+    """`save`, `save_with_state`, `save_state_data` and the objects that they leave."""
 
     def test_saved_is_latest_through_any_handle(self) -> None:
         self.open().save(manifest(1, watermark=9))

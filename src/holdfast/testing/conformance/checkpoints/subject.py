@@ -1,4 +1,4 @@
-"""The store under test, and the ways round it: raw bytes through a second handle, and manifests to save."""
+"""The checkpoint store under test, raw access to the objects below it, and manifests to save."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ READ_LIMIT = 1 << 28
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What one object store can do and another cannot. Declared, so that a suite never finds out by skipping."""
+    """Abilities in which object stores differ. Declared, so that no test has to be skipped."""
 
     leftovers: bool
     """An interrupted write leaves something that `ObjectStore.leftovers` shows."""
 
 
 class StoreUnderTest:
-    """One store, opened as often as a test likes; every `open` is a new handle on the same place."""
+    """One store, opened as often as a test needs; every `open` is a new handle on the same store."""
 
     layout: Layout
     abilities: Abilities
@@ -43,7 +43,7 @@ class StoreUnderTest:
         raise NotImplementedError
 
     def open_beside(self, **options: Any) -> CheckpointStore:
-        """A handle on another, empty store next to it; best one whose address begins with this one's."""
+        """A handle on another, empty store; preferably one whose address begins with that of the store under test."""
         raise NotImplementedError
 
     def open_objects(self) -> ObjectStore:
@@ -52,7 +52,7 @@ class StoreUnderTest:
 
     @functools.cached_property
     def objects(self) -> ObjectStore:
-        """The way round the store under test."""
+        """The objects of the store under test, without going through it."""
         return self.open_objects()
 
     def all_keys(self) -> list[str]:
@@ -76,7 +76,7 @@ class StoreUnderTest:
         return found
 
     def plant(self, checkpoint_id: int, /, *, sidecar: bytes | None = None, **fields: Any) -> None:
-        """Put a manifest there as a foreign writer would: the four mandatory fields and these, no section of ours."""
+        """Store a manifest as a foreign writer would: the four mandatory fields and `fields`, no `holdfast` section."""
         plain = {"version": 1, "checkpoint_id": checkpoint_id, "epoch": checkpoint_id, "timestamp_ms": CREATED_MS}
         self.overwrite(self.manifest_key(checkpoint_id), json.dumps(plain | fields, indent=2).encode())
         if sidecar is not None:
@@ -89,12 +89,12 @@ class StoreUnderTest:
         self.overwrite(key, bytes(body))
 
     def open_later(self, seconds: float = 7200.0, **options: Any) -> CheckpointStore:
-        """A handle whose clock is ahead, so that everything there is as old as that."""
+        """A handle whose clock is ahead by this many seconds, so that every object looks that old."""
         return self.open(clock=lambda: time.time() + seconds, **options)
 
 
 def manifest(checkpoint_id: int, **fields: Any) -> CheckpointManifest:
-    """A small manifest of epoch `checkpoint_id`, unless told otherwise."""
+    """A small manifest; its epoch is `checkpoint_id` unless `fields` has one."""
     epoch = fields.pop("epoch", checkpoint_id)
     return replace(CheckpointManifest.new(checkpoint_id, epoch, timestamp_ms=CREATED_MS), **fields)
 
@@ -109,7 +109,7 @@ def failed(checkpoint_id: int, why: str = "table is gone") -> CheckpointManifest
 
 
 def settled(found: CheckpointManifest) -> CheckpointManifest:
-    """The same with every sink committed."""
+    """The same manifest with every sink committed."""
     return replace(
         found, sink_commit_statuses={name: SinkCommitStatus.committed() for name in found.sink_commit_statuses}
     )

@@ -1,4 +1,4 @@
-"""The conformance suites: what every checkpoint store and every object store must do, as pytest classes to inherit.
+"""The contracts of checkpoint stores and object stores, as pytest classes to inherit.
 
     pytest.register_assert_rewrite("holdfast.testing")      # in conftest.py, for readable failures
 
@@ -13,7 +13,7 @@
         def open_beside(self, **options): return open_store(self.other_url, **options)
         def open_objects(self): return open_objects(self.url)
 
-No test is skipped for want of an ability: the suite then asks for the opposite.
+No test is skipped if an ability is missing: the suite then checks that it really is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Updating: sink statuses move forward, and nothing else moves."""
+"""Updating: sink statuses move forward, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class RecoveryConformance(StoreUnderTest):
         assert (report.chosen_id, report.examined) == (1, 1)
 
     def test_walk_takes_a_pending_checkpoint(self) -> None:
-        """Its sinks are finished on recovery, so it is the right place to go on from."""
+        """Recovery commits its sinks, so it is the right checkpoint to resume from."""
         self.open().save(manifest(1))
         self.open().save(replace(manifest(2), sink_commit_statuses={"out": "Pending"}))
         assert self.open().recover_latest_validated().chosen_id == 2

@@ -1,4 +1,4 @@
-"""Several writers of one store: one wins, the others are told so and have changed nothing."""
+"""Several writers of one store: one wins; the others are fenced and have changed nothing."""
 
 from __future__ import annotations
 

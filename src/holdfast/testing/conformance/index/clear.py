@@ -1,4 +1,4 @@
-"""The configuration hash, clearing and resets: what commits by itself, and what a crash half-way may leave."""
+"""The configuration hash, clearing, resets and gaps: commits of their own, and crashes half-way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.testing.conformance.index.subject import NOW, IndexUnderTest, cont
 
 
 class Died(BaseException):
-    """The process ended here, as far as the index can tell."""
+    """Stands for the death of the process."""
 
 
 class ClearingConformance(IndexUnderTest):
@@ -48,7 +48,7 @@ class ClearingConformance(IndexUnderTest):
 
     @pytest.mark.parametrize("end", ["commit", "rollback"])
     def test_standing_alone_inside_a_session(self, end: str) -> None:
-        """They take effect at once and outlive a rollback; what the session holds is not touched."""
+        """Clearing and writing the hash take effect at once and survive a rollback; the session keeps its changes."""
         index = self.open()
         fill(index)
         index.begin()

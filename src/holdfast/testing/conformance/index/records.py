@@ -1,4 +1,4 @@
-"""What is kept: checkpoints and results as they were given, and damage that is told from them."""
+"""Checkpoints and results: they come back as they were given, and damage to them is detected."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class KeepingConformance(IndexUnderTest):
 
     @pytest.mark.parametrize("size", [MAX_POSITION_BYTES - 1, MAX_POSITION_BYTES, MAX_POSITION_BYTES + 1])
     def test_positions_at_the_limit(self, size: int) -> None:
-        """One that is too large is refused; the last good one is kept."""
+        """A position that is too large is refused; the last good one stays."""
         assert MAX_POSITION_BYTES == 65_536
         index = self.open()
         fill(index)

@@ -1,4 +1,4 @@
-"""The index under test, and the ways round it."""
+"""The index under test, and direct access to its records and transactions."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ import msgspec
 import pytest
 
 from holdfast.index.index import Index
+from holdfast.index.records import SourceCheckpoint
 from holdfast.storage.kv.store import KeyValueStore, Transaction
 
 NOW = 1_760_000_000.0
+ONE = SourceCheckpoint(1, b"one")
 
 
 class IndexAbilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What one backend does and another does not. Declared, so that a suite never finds out by skipping."""
+    """Abilities in which backends differ. Declared, so that no test has to be skipped."""
 
     persistent: bool
-    """A commit outlives the process, and what was committed is there when the index is opened again."""
+    """Committed data survives the process and is there when the index is opened again."""
     second_opening: Literal["refused", "fences"]
-    """What opening an index does while it is open: it fails, or the first one can commit no more."""
+    """The effect of opening an index twice: the second opening fails, or the first one cannot commit any more."""
 
 
 class IndexUnderTest:
-    """One index. It is opened once at a time; `reopened` closes it before."""
+    """One index, open once at a time: `reopened` closes it first."""
 
     abilities: IndexAbilities
 
     def open_store(self) -> KeyValueStore:
-        """Open the store under test, always at the same place."""
+        """Open the store under test; always the same one within a test."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -42,7 +44,7 @@ class IndexUnderTest:
             index.close()
 
     def open(self, **options: Any) -> Index:
-        """Open the index. What is damaged with `plant` is damaged in the one opened last."""
+        """Open the index. `plant` and `planted` use the index that was opened last."""
         store = self.open_store()
         self._stores.append(store)
         index = Index(store, **{"clock": lambda: NOW, **options})
@@ -50,24 +52,24 @@ class IndexUnderTest:
         return index
 
     def reopened(self, index: Index) -> Index:
-        """The same index after a close; the very same where nothing would be left of it."""
+        """Close the index and open it again; one that is not persistent is returned as it is."""
         if not self.abilities.persistent:
             return index
         index.close()
         return self.open()
 
     def now_and_reopened(self, index: Index) -> Iterator[Index]:
-        """The index as it is, then as it is after a close and an opening."""
+        """Yields the index, then the same index closed and opened again."""
         yield index
         yield self.reopened(index)
 
     def plant(self, space: str, key: bytes, value: bytes | None) -> None:
-        """Put a value there, or take one away, as nobody but a broken disk would."""
+        """Overwrite or remove a record without going through the index, as a broken disk would."""
         with self._stores[-1].begin() as transaction:
             transaction.write({space: {key: value}})
 
     def break_transactions(self, broken: pytest.MonkeyPatch, name: str, replaced: Callable[..., None]) -> None:
-        """From now on a method of every transaction is another one, which is given the real one first."""
+        """Replace a method of every new transaction; `replaced` gets the real method as its first argument."""
         begin = self._stores[-1].begin
 
         def begin_broken() -> Transaction:
@@ -95,3 +97,31 @@ def fill(index: Index, number: int = 3) -> None:
         for count in range(number):
             index.results.put(b"key-%06d" % count, b"value-%d" % count)
             index.checkpoints.stage_checkpoint(f"source-{count}", count, b"position-%d" % count)
+
+
+class Boom(RuntimeError):
+    """What a query raises when it fails."""
+
+
+def write_one(index: Index) -> None:
+    index.results.put(b"k", b"v")
+    index.checkpoints.stage_checkpoint("s", 1, b"one")
+
+
+def write_and_fail(index: Index, how: type[BaseException] = Boom) -> None:
+    with index.session():
+        write_one(index)
+        raise how
+
+
+class SessionsUnderTest(IndexUnderTest):
+    """Sessions of one result and one checkpoint, which are there together or not at all."""
+
+    def expect(self, index: Index, is_there: bool) -> Index:
+        """One result and one checkpoint, both or neither, now and after a restart; the index to go on with."""
+        for found in self.now_and_reopened(index):
+            assert contents(found) == ({b"k": b"v"} if is_there else {})
+            assert found.results.get(b"k") == (b"v" if is_there else None)
+            assert found.checkpoints.read_all_checkpoints() == ({"s": ONE} if is_there else {})
+            assert found.checkpoints.read_checkpoint("s") == (ONE if is_there else None)
+        return found

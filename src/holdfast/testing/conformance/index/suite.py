@@ -1,4 +1,4 @@
-"""What every backend of an index must do, as pytest classes to inherit.
+"""The contract of an index on any backend, as pytest classes to inherit.
 
     class TestMyIndex(IndexConformance):
         abilities = IndexAbilities(persistent=True, second_opening="refused")
@@ -8,19 +8,29 @@
 
         def open_store(self): return MyStore(self.path, SCHEMA)
 
-Everything is asked for through an `Index` on the backend, since that is what users rely on; values are damaged through
-the backend itself. No process is killed here: for that, run sessions and resets under `holdfast.testing.faults.crash`.
+The tests use an `Index` on the backend, as users do, and damage records through the backend itself. They kill no
+process: for that, run sessions and resets under `holdfast.testing.faults.crash`.
 """
 
 from __future__ import annotations
 
 from holdfast.testing.conformance.index.clear import ClearingConformance
+from holdfast.testing.conformance.index.failures import SessionFailuresConformance
+from holdfast.testing.conformance.index.nesting import NestingConformance
 from holdfast.testing.conformance.index.records import KeepingConformance
 from holdfast.testing.conformance.index.sessions import SessionConformance
 from holdfast.testing.conformance.index.subject import IndexAbilities, IndexUnderTest
+from holdfast.testing.conformance.index.threads import SessionThreadsConformance
 
 __all__ = ["IndexAbilities", "IndexConformance", "IndexUnderTest"]
 
 
-class IndexConformance(SessionConformance, KeepingConformance, ClearingConformance):
+class IndexConformance(
+    SessionConformance,
+    NestingConformance,
+    SessionThreadsConformance,
+    SessionFailuresConformance,
+    KeepingConformance,
+    ClearingConformance,
+):
     """Every index, on every backend."""

@@ -1,4 +1,4 @@
-"""Projection checkpoints: load, save, advance, and what exactly they write."""
+"""Projection checkpoints: load, save, advance, and the exact keys that they write."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CursorConformance(ProjectionsUnderTest):
         assert store.load_projection_checkpoint("p").cursors == {"a": 5}
 
     def test_never_backwards(self) -> None:
-        """A slower worker, with an older idea of where things stood."""
+        """A slow worker that read the cursors before another one advanced them."""
         store = self.open()
         store.save_projection_checkpoint("p", Cursors({"a": 10, "b": 1}))
         self.counts.forget()
@@ -156,7 +156,7 @@ class CursorConformance(ProjectionsUnderTest):
             assert caught.value.code == "cursor.damaged"
             assert "'p'" in str(caught.value)
             assert "'a'" in str(caught.value)
-        store.save_projection_checkpoint("p", Cursors({"a": 1}))  # the way out
+        store.save_projection_checkpoint("p", Cursors({"a": 1}))  # saving repairs it
         assert store.load_projection_checkpoint("p").cursors == {"a": 1}
 
     def test_a_fenced_writer_reports_nothing_saved(self) -> None:

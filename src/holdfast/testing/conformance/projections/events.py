@@ -1,4 +1,4 @@
-"""The event store: versions, positions, conflicts, reading, and what is refused."""
+"""The event store: versions, positions, conflicts, reading, and refused arguments."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class EventConformance(ProjectionsUnderTest):
             assert "'a'" in str(caught.value)
 
     def test_damage_is_found(self) -> None:
-        """A version that cannot be read is not taken for 0, which would number events twice."""
+        """A damaged version is an error, not version 0: that would give two events the same number."""
         store = self.open()
         store.append("a", [paid(1), paid(2)])
         good = store.kv.get("heads", b"a")

@@ -9,27 +9,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
+from holdfast.errors import Corrupt, Invalid
 from holdfast.projections import (
     Append,
     Event,
     GlobalProjectionCheckpoint,
-    MemoryView,
-    NewEvent,
-    OnError,
-    Projection,
     ProjectionRunner,
-    ProjectionStore,
     View,
+    batch,
+    worker_lease,
 )
-from holdfast.testing.conformance.projections.subject import (
-    Boom,
-    ProjectionsUnderTest,
-    Turnover,
-    contents,
-    fresh_fold,
-    paid,
-)
+from holdfast.testing.conformance.projections.subject import NOW, FilledUnderTest, Turnover, contents, fresh_fold, paid
 
 
 class Orders(Turnover):
@@ -39,66 +29,8 @@ class Orders(Turnover):
     streams = "order-"
 
 
-class Flaky(Turnover):
-    """Fails a number of times at one event."""
-
-    def __init__(self, at: int, times: int) -> None:
-        self.at = at
-        self.left = times
-
-    def handle(self, event: Event, view: View) -> None:
-        view.put(b"half", b"done")
-        if event.position == self.at and self.left:
-            self.left -= 1
-            raise Boom("not now")
-        view.delete(b"half")
-        super().handle(event, view)
-
-
-class Tables(Projection):
-    """A read model in tables of its own."""
-
-    name = "tables"
-
-    def __init__(self, store: ProjectionStore) -> None:
-        self._marker = "%s" if store.address.startswith("postgresql:") else "?"
-
-    def handle(self, event: Event, view: View) -> None:
-        table = view.table("by stream")
-        view.execute(f"CREATE TABLE IF NOT EXISTS {table} (stream TEXT PRIMARY KEY, cents INTEGER, events INTEGER)")
-        view.execute(
-            f"INSERT INTO {table} AS old VALUES ({self._marker}, {self._marker}, 1) "
-            "ON CONFLICT (stream) DO UPDATE SET cents = old.cents + excluded.cents, events = old.events + 1",
-            (event.stream, event.json()["cents"] if event.json()["cents"] != "bad" else 0),
-        )
-        if event.json()["cents"] == "bad":
-            raise Boom("bad amount")
-        view.put(b"last", b"%d" % event.position)
-
-
-def rows_of(store: ProjectionStore, name: str = "tables") -> dict[str, tuple[int, int]]:
-    found = store.view(name).query(lambda table: f"SELECT stream, cents, events FROM {table('by stream')}")
-    return {stream: (cents, events) for stream, cents, events in found}
-
-
-class RunningConformance(ProjectionsUnderTest):
+class RunningConformance(FilledUnderTest):
     """`ProjectionRunner`."""
-
-    def filled(self, streams: int = 3, events: int = 2, **options: Any) -> ProjectionStore:
-        store = self.open(**options)
-        store.append_many([Append(f"order-{n}", [paid(n + 1)] * events) for n in range(streams)])
-        self.counts.forget()
-        return store
-
-    def check(self, store: ProjectionStore, **about: Any) -> None:
-        """The read model and the cursors are those of a fresh fold."""
-        position = store.lag("turnover").position
-        assert contents(store) == fresh_fold(store, position, **about)
-        expected: dict[str, int] = {}
-        for event in store.read_all():
-            if event.position <= position:
-                expected[event.stream] = event.sequence
-        assert store.load_projection_checkpoint("turnover").cursors == expected
 
     def test_catch_up(self) -> None:
         store = self.filled()
@@ -162,6 +94,29 @@ class RunningConformance(ProjectionsUnderTest):
         runner.catch_up_persistent(Orders())
         assert self.counts.commits == []
 
+    def test_a_long_search_for_a_prefix_is_several_commits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """So the worker's lease is renewed, a stop is noticed, and a crash loses little of the search."""
+        monkeypatch.setattr(batch, "SEARCHED", 40)
+        now = NOW
+        store = self.open(clock=lambda: now)
+        store.append("other", [paid(1)] * 200)
+        store.append("order-1", [paid(1)])
+        lease = worker_lease.acquire(store.kv, "orders", "me", 30, store.now_ms)
+        assert lease is not None
+        positions: list[int] = []
+
+        def stop() -> bool:
+            nonlocal now
+            now += 16  # more than half of the lease with each batch
+            assert worker_lease.acquire(store.kv, "orders", "you", 30, store.now_ms) is None
+            positions.append(store.lag("orders").position if positions else 0)
+            return False
+
+        runner = ProjectionRunner(store, batch=20)
+        assert runner.catch_up_persistent(Orders(), lease=lease, stop=stop).handled == 1
+        assert positions == [0, 40, 80, 120, 160, 200, 201]
+        assert contents(store, "orders") == fresh_fold(store, prefix="order-")
+
     def test_two_projections_do_not_see_each_other(self) -> None:
         store = self.filled()
         runner = ProjectionRunner(store)
@@ -174,124 +129,6 @@ class RunningConformance(ProjectionsUnderTest):
         for projection in named:
             runner.catch_up_persistent(projection)
             assert contents(store, projection.name) == fresh_fold(store)
-
-    def test_stop(self) -> None:
-        """Everything before the event is committed, nothing of it, and it is met again until it can be handled."""
-        store = self.open()
-        store.append_many(
-            [Append("a", [paid(1), paid(2)]), Append("b", [paid("bad"), paid(4)]), Append("c", [paid(5)])]
-        )
-        runner = ProjectionRunner(store)
-        for _ in range(2):
-            with pytest.raises(Invalid) as caught:
-                runner.catch_up_persistent(Turnover())
-            assert caught.value.code == "projection.handler"
-            assert isinstance(caught.value.__cause__, Boom)
-            assert "'b'" in str(caught.value)
-            assert store.lag("turnover").position == 2
-            assert contents(store) == fresh_fold(store, 2)
-            assert store.load_projection_checkpoint("turnover").cursors == {"a": 2}
-            assert store.dead_letters("turnover") == []
-            store = self.reopened(store)
-            runner = ProjectionRunner(store)
-
-    def test_what_a_failing_handler_wrote_is_undone(self) -> None:
-        store = self.filled()
-        with pytest.raises(Invalid):
-            ProjectionRunner(store).catch_up_persistent(Flaky(4, 1))
-        assert b"half" not in contents(store)
-        self.check(store)
-        assert store.lag("turnover").position == 3
-        ProjectionRunner(store).catch_up_persistent(Turnover())
-        self.check(store)
-
-    def test_retries(self) -> None:
-        store = self.filled()
-        waits: list[float] = []
-        runner = ProjectionRunner(store, on_error=OnError(retries=3, wait=1.0), sleep=waits.append)
-        runner.catch_up_persistent(Flaky(4, 3))
-        assert waits == [1.0, 2.0, 4.0]
-        self.check(store)
-        store.append("z", [paid(1)])
-        with pytest.raises(Invalid, match="4 times"):
-            runner.catch_up_persistent(Flaky(7, 9))
-        assert store.lag("turnover").position == 6
-        self.check(store)
-
-    def test_dead_letters(self) -> None:
-        store = self.open()
-        store.append_many([Append("a", [paid(1)]), Append("b", [paid("bad"), paid(4)]), Append("c", [paid("bad")])])
-        waits: list[float] = []
-        policy = OnError(retries=1, then="dead-letter", wait=0.5)
-        runner = ProjectionRunner(store, on_error=policy, sleep=waits.append)
-        self.counts.forget()
-        done = runner.catch_up_persistent(Turnover())
-        assert (done.handled, done.dead_lettered, done.position, waits) == (2, 2, 4, [0.5, 0.5])
-        for commit in self.counts.commits:  # a letter and the cursor that passes it, always together
-            put_aside = commit.get("letters", {})
-            assert len(put_aside) in (0, 1)
-            if put_aside:
-                assert commit["cursors"]
-                assert commit["meta"]
-        store = self.reopened(store)
-        assert contents(store) == fresh_fold(store)
-        assert store.load_projection_checkpoint("turnover").cursors == {"a": 1, "b": 2, "c": 1}
-        letters = store.dead_letters("turnover")
-        assert [(x.position, x.stream, x.sequence, x.type, x.attempts) for x in letters] == [
-            (2, "b", 1, "paid", 2),
-            (4, "c", 1, "paid", 2),
-        ]
-        assert "bad amount" in letters[0].error
-        runner = ProjectionRunner(store)
-        assert runner.catch_up_persistent(Turnover()).handled == 0
-        left = runner.retry_dead_letters(Turnover())
-        assert [(letter.position, letter.attempts) for letter in left] == [(2, 3), (4, 3)]
-        assert store.dead_letters("turnover") == left
-
-        class Lenient(Turnover):
-            def handle(self, event: Event, view: View) -> None:
-                view.put(b"late/%d" % event.position, b"")
-                if event.position == 2:  # somebody else catches up meanwhile
-                    store.append("d", [paid(1)], expected="any")
-                    ProjectionRunner(store).catch_up_persistent(Turnover(), batches=1 if self.is_first() else 0)
-
-            def is_first(self) -> bool:
-                first, self.was_here = not hasattr(self, "was_here"), True
-                return first
-
-        class Newer(Lenient):
-            version = 2
-
-        with pytest.raises(Invalid) as refused:
-            runner.retry_dead_letters(Newer())
-        assert refused.value.code == "projection.version"
-        assert store.dead_letters("turnover") == left
-        assert runner.retry_dead_letters(Lenient()) == []
-        assert store.dead_letters("turnover") == []
-        runner.catch_up_persistent(Turnover())
-        assert contents(store) == fresh_fold(store) | {b"late/2": b"", b"late/4": b""}
-
-    def test_trouble_of_the_store_is_nobodys_dead_letter(self) -> None:
-        class Troubled(Turnover):
-            def handle(self, event: Event, view: View) -> None:
-                raise Unavailable("the disk is away")
-
-        store = self.filled()
-        with pytest.raises(Unavailable):
-            ProjectionRunner(store, on_error=OnError(then="dead-letter")).catch_up_persistent(Troubled())
-        assert store.dead_letters("turnover") == []
-        with pytest.raises(NotFound):
-            store.lag("turnover")
-
-    def test_unknown_types_and_payloads_stop_and_lose_nothing(self) -> None:
-        store = self.filled()
-        store.append("order-0", [NewEvent("surprise", b"\xff")])
-        store.append("order-0", [paid(1)])
-        with pytest.raises(Invalid, match="surprise"):
-            ProjectionRunner(store).catch_up_persistent(Turnover())
-        assert store.lag("turnover").events == 2
-        done = ProjectionRunner(store, on_error=OnError(then="dead-letter")).catch_up_persistent(Turnover())
-        assert (done.handled, done.dead_lettered) == (1, 1)
 
     def test_interrupted(self) -> None:
         class Interrupted(Turnover):
@@ -347,6 +184,20 @@ class RunningConformance(ProjectionsUnderTest):
             assert runner.catch_up_persistent(Turnover()).position == 50
             assert (len(self.counts.reads), self.counts.keys_read) == (2, 1)
 
+    def test_skipped_events_cost_reads_per_batch_not_per_event(self) -> None:
+        store = self.filled(streams=60, events=4)
+        store.save_projection_checkpoint("turnover", GlobalProjectionCheckpoint({f"order-{n}": 3 for n in range(60)}))
+        self.counts.forget()
+        assert ProjectionRunner(store, batch=100).catch_up_persistent(Turnover()).handled == 60
+        assert len(self.counts.reads) < 30
+        self.counts.forget()
+        store.save_projection_checkpoint(
+            "turnover", GlobalProjectionCheckpoint({f"order-{n}": 4 for n in range(1, 60)})
+        )
+        self.counts.forget()
+        assert ProjectionRunner(store, batch=100).catch_up_persistent(Turnover()).handled == 4
+        assert len(self.counts.reads) < 30
+
     def test_a_cursor_of_another_store(self) -> None:
         store = self.filled()
         store.save_projection_checkpoint("turnover", GlobalProjectionCheckpoint({"order-1": 9}))
@@ -394,62 +245,6 @@ class RunningConformance(ProjectionsUnderTest):
             assert self.counts.commits == []
         else:
             assert runner.catch_up_persistent(Volatile()).handled == 6
-
-    def test_replays(self) -> None:
-        store = self.filled(streams=3, events=4)
-        store.append("else", [paid(1000)])
-        runner = ProjectionRunner(store)
-        everything = fresh_fold(store)
-        events = list(store.read_all())
-        for view in (runner.run(Turnover(), events), runner.run_all([Turnover()], iter(events))):
-            assert dict(view.scan()) == everything
-        one = list(store.read_stream("order-2"))
-        assert [key for key, _ in runner.catch_up(Turnover(), one, after=3).scan(b"seen")] == [b"seen/00000012"]
-        view = MemoryView()
-        assert runner.run_from_store(Turnover(), "order-2", view) == 4
-        assert runner.catch_up_from_store(Turnover(), "order-2", 4, view) == 4
-        assert view.get(b"total") == b"12"
-        view = MemoryView()
-        reached = runner.run_all_streams(Turnover(), view=view)
-        assert view.values == everything
-        assert reached.cursors == {"order-0": 4, "order-1": 4, "order-2": 4, "else": 1}
-        store.append("order-1", [paid(5)])
-        later = runner.catch_up_all_streams(Turnover(), reached, view=view)
-        assert view.values == fresh_fold(store)
-        assert (later.cursor_for("order-1"), reached.cursor_for("order-1")) == (5, 4)
-        view = MemoryView()
-        reached = runner.run_matching_streams(Turnover(), "order-", view)
-        assert view.values == fresh_fold(store, prefix="order-")
-        store.append("order-1", [paid(5)])
-        runner.catch_up_matching_streams(Turnover(), "order-", reached, view)
-        assert view.values == fresh_fold(store, prefix="order-")
-        view = MemoryView()
-        assert runner.run_all_streams(Turnover(), ["else", "nobody"], view).cursors == {"else": 1}
-        assert view.get(b"total") == b"1000"
-
-    def test_tables_of_ones_own(self) -> None:
-        store = self.open()
-        store.append_many([Append("a", [paid(1), paid(2)]), Append("b", [paid("bad"), paid(4)])])
-        runner = ProjectionRunner(store)
-        if not self.abilities.sql:
-            with pytest.raises(Invalid, match="no SQL"):
-                runner.catch_up_persistent(Tables(store))
-            with pytest.raises(Invalid, match="no SQL"):
-                rows_of(store)
-            return
-        with pytest.raises(Invalid):
-            runner.catch_up_persistent(Tables(store))
-        assert rows_of(store) == {"a": (3, 2)}
-        assert (store.lag("tables").position, contents(store, "tables")) == (2, {b"last": b"2"})
-        runner = ProjectionRunner(store, on_error=OnError(then="dead-letter"))
-        runner.catch_up_persistent(Tables(store))
-        store = self.reopened(store)
-        assert rows_of(store) == {"a": (3, 2), "b": (4, 1)}
-        assert store.load_projection_checkpoint("tables").cursors == {"a": 2, "b": 2}
-        runner = ProjectionRunner(store, on_error=OnError(then="dead-letter"))
-        store.append("a", [paid(10)])
-        runner.rebuild(Tables(store))
-        assert rows_of(store) == {"a": (13, 3), "b": (4, 1)}
 
     @pytest.mark.parametrize(
         "projection", [object(), type("P", (), {"name": "p", "version": 1})(), type("P", (Turnover,), {"name": ""})(),

@@ -1,4 +1,4 @@
-"""The store under test, and what counts at its key-value store."""
+"""The store under test, on a key-value store that counts reads and records commits."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any, Literal, Self
 import msgspec
 import pytest
 
-from holdfast.projections import Event, NewEvent, Projection, ProjectionStore, View, state
+from holdfast.projections import Append, Event, NewEvent, Projection, ProjectionRunner, ProjectionStore, View, state
 from holdfast.storage.kv.store import KeyValueStore, Reader, Row, Transaction, WriteBatch
 
 NOW = 1_760_000_000.0
 
 
 class ProjectionAbilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What one key-value store does and another does not. Declared, so that a suite never finds out by skipping."""
+    """Abilities in which key-value stores differ. Declared, so that no test has to be skipped."""
 
     persistent: bool
-    """What was committed is there when the store is opened again."""
+    """Committed data is there when the store is opened again."""
     second_opening: Literal["shares", "fences", "refused"]
-    """What opening a store does while it is open: both can write, the first one can write no more, or it is refused."""
+    """The effect of opening a store twice: both can write, the first one is fenced, or the second one is refused."""
     sql: bool
-    """A read model can be tables of one's own."""
+    """A read model can have SQL tables of its own."""
 
 
 class CountedStore:
-    """A key-value store as it is, with a record of what it is asked for and of what is committed."""
+    """A wrapper of a key-value store that counts reads and records commits."""
 
     def __init__(self, kv: Reader) -> None:
         self.kv = kv
         self.reads: list[str] = []
-        """The keyspace of each request, whatever the number of keys."""
+        """The keyspace of each read, one entry for any number of keys."""
         self.keys_read = 0
         self.commits: list[WriteBatch] = []
 
     def __getattr__(self, name: str) -> Any:
-        """What only some stores have, such as `query`."""
+        """Passes on the methods that only some stores have, such as `query`."""
         return getattr(self.kv, name)
 
     @property
@@ -76,11 +76,11 @@ class CountedStore:
             yield row
 
     def forget(self) -> None:
-        """Count from here."""
+        """Start counting anew."""
         self.reads, self.keys_read, self.commits = [], 0, []
 
     def written(self, space: str) -> list[tuple[bytes, bytes | None]]:
-        """What was committed to one keyspace, in all commits."""
+        """The changes of one keyspace in all commits."""
         return [change for commit in self.commits for change in commit.get(space, {}).items()]
 
 
@@ -91,7 +91,7 @@ class _CountedTransaction:
         self._batch: WriteBatch = {}
 
     def __getattr__(self, name: str) -> Any:
-        """`execute`, where there is SQL."""
+        """Passes on `execute` of a transaction with SQL."""
         return getattr(self._transaction, name)
 
     def get(self, space: str, key: bytes) -> bytes | None:
@@ -134,7 +134,7 @@ class ProjectionsUnderTest:
     abilities: ProjectionAbilities
 
     def open_kv(self) -> KeyValueStore:
-        """Open the key-value store under test with `keys.SCHEMA`, always at the same place."""
+        """Open the key-value store under test with `keys.SCHEMA`; always the same one within a test."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -153,24 +153,24 @@ class ProjectionsUnderTest:
         return store
 
     def reopened(self, store: ProjectionStore) -> ProjectionStore:
-        """The same store after a close; the very same where nothing would be left of it."""
+        """Close the store and open it again; one that is not persistent is returned as it is."""
         if not self.abilities.persistent:
             return store
         store.close()
         return self.open()
 
     def plant(self, store: ProjectionStore, space: str, key: bytes, value: bytes | None) -> None:
-        """Put a value there, or take one away, as nobody but a broken disk would."""
+        """Overwrite or remove a record without going through the store, as a broken disk would."""
         with state.begin(store.kv) as transaction:
             transaction.write({space: {key: value}})
 
 
 class Boom(RuntimeError):
-    """What a handler raises when it fails."""
+    """The error of a handler that fails."""
 
 
 class Turnover(Projection):
-    """Adds up, so that an event that is handled twice or not at all shows; keeps every event's place in its order."""
+    """A sum, which reveals an event that is handled twice or not at all, and a key for every event handled."""
 
     name = "turnover"
 
@@ -194,7 +194,7 @@ def contents(store: ProjectionStore, name: str = "turnover") -> dict[bytes, byte
 
 
 def fresh_fold(store: ProjectionStore, until: int | None = None, prefix: str = "") -> dict[bytes, bytes]:
-    """What `Turnover` should have made of the store's events."""
+    """The read model that `Turnover` should have, computed from the store's events."""
     found: dict[bytes, bytes] = {}
     for event in store.read_all():
         amount = event.json()["cents"]
@@ -202,3 +202,54 @@ def fresh_fold(store: ProjectionStore, until: int | None = None, prefix: str = "
             found[b"total"] = b"%d" % (int(found.get(b"total", b"0")) + amount)
             found[b"seen/%08d" % event.position] = f"{event.stream} {event.sequence}".encode()
     return found
+
+
+class Doubled(Turnover):
+    """The next version: another read model from the same events."""
+
+    version = 2
+
+    def handle(self, event: Event, view: View) -> None:
+        super().handle(event, view)
+        view.put(b"total", b"%d" % (int(view.get(b"total") or 0) + event.json()["cents"]))
+
+
+class Other(Turnover):
+    name = "other"
+
+
+def spaces_left(store: ProjectionStore) -> tuple[int, int]:
+    """How many builds have keys in read models, and how many cursors of rebuilds are left."""
+    builds = {key[: len(b"turnover/") + 8] for key, _ in store.kv.scan("views", b"turnover/", b"turnover0")}
+    return len(builds), len(list(store.kv.scan("shadows", b"", None)))
+
+
+class CaughtUpUnderTest(ProjectionsUnderTest):
+    """One store whose projection has handled every event."""
+
+    def caught_up(self, **options: Any) -> tuple[ProjectionStore, ProjectionRunner]:
+        store = self.open(**options)
+        store.append_many([Append(f"order-{n}", [paid(n + 1), paid(10)]) for n in range(3)])
+        runner = ProjectionRunner(store)
+        runner.catch_up_persistent(Turnover())
+        return store, runner
+
+
+class FilledUnderTest(ProjectionsUnderTest):
+    """One store with events that no projection has handled."""
+
+    def filled(self, streams: int = 3, events: int = 2, **options: Any) -> ProjectionStore:
+        store = self.open(**options)
+        store.append_many([Append(f"order-{n}", [paid(n + 1)] * events) for n in range(streams)])
+        self.counts.forget()
+        return store
+
+    def check(self, store: ProjectionStore, **about: Any) -> None:
+        """The read model and the cursors are those of a fresh fold."""
+        position = store.lag("turnover").position
+        assert contents(store) == fresh_fold(store, position, **about)
+        expected: dict[str, int] = {}
+        for event in store.read_all():
+            if event.position <= position:
+                expected[event.stream] = event.sequence
+        assert store.load_projection_checkpoint("turnover").cursors == expected

@@ -1,0 +1,152 @@
+"""What a workdir was when its query ended: a start that finds it unchanged need not read its bytes.
+
+The file is written when a query has ended, and removed before the next one is started. So there is none after a crash
+in between, and bytes are compared then. It counts for one checkpoint, as long as every file that the checkpoint holds
+has the stamp that it had, and until the machine is started anew: after a power cut a file may have its size and time
+and not its bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.base.codec import json_decoder
+from holdfast.checkpoints.manifest import BatchEntry, BatchObject, CheckpointManifest
+from holdfast.errors import HoldfastError
+from holdfast.pipeline.workdir.entries import Entries
+from holdfast.pipeline.workdir.workdir import STAMPS, Workdir
+from holdfast.storage.objects import ObjectStore
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FORMAT = 1
+
+
+class Stamp(NamedTuple):
+    """As long as these are the same, so are the bytes. A change of the bytes changes at least the last time."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+
+
+class StoredObject(NamedTuple):
+    """A batch object as a listing of the store shows it."""
+
+    size: int
+    modified: float
+
+
+class WorkdirStamps(msgspec.Struct, frozen=True):
+    """The files of a workdir that hold what a checkpoint holds, and those that Spark wrote since."""
+
+    format: int
+    boot_id: str
+    home: str
+    """Where the workdir was: moved, its files name each other by addresses that are no longer right."""
+    checkpoint_id: int
+    batches: list[BatchObject]
+    stored: list[StoredObject]
+    """The batch objects as they are in the store, in the same order."""
+    held: dict[str, tuple[Stamp, list[tuple[int, int]]]]
+    """The checkpoint's files, each with its entries: place of the batch object, place of the entry in it."""
+    newer: dict[str, Stamp]
+    """Files that Spark wrote since. None after a failure: then they are verified by their own checksums."""
+
+    def is_for(self, manifest: CheckpointManifest, objects: ObjectStore) -> bool:
+        """Whether a checkpoint and its batch objects are those that were stored then. May raise `Unavailable`."""
+        return (
+            self.checkpoint_id == manifest.checkpoint_id
+            and self.batches == manifest.needed_batches
+            and self.stored == _stored(objects, self.batches)
+        )
+
+    def is_unchanged(self, workdir: Workdir) -> bool:
+        """Whether every file that the checkpoint holds is as it was."""
+        return all(stamp == _stamp(workdir, path) for path, (stamp, _) in self.held.items())
+
+    def unchanged_newer(self, workdir: Workdir) -> set[str]:
+        """The files that Spark wrote since, as far as they are as they were."""
+        return {path for path, stamp in self.newer.items() if stamp == _stamp(workdir, path)}
+
+    def entries(self) -> dict[str, Entries]:
+        """The checkpoint's files, each with its entries."""
+        return {
+            path: tuple(BatchEntry(self.batches[place], index) for place, index in places)
+            for path, (_, places) in self.held.items()
+        }
+
+
+def read_stamps(workdir: Workdir) -> WorkdirStamps | None:
+    """The stamps, if they can be trusted; None if bytes have to be compared."""
+    try:
+        found = json_decoder(WorkdirStamps).decode((workdir.path / STAMPS).read_bytes())
+        is_ours = (found.format, found.boot_id, found.home) == (_FORMAT, _boot_id(), str(workdir.home))
+        is_sound = all(place < len(found.batches) for _, places in found.held.values() for place, _ in places)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return found if is_ours and is_sound and workdir.suspect_reason() is None else None
+
+
+def write_stamps(
+    workdir: Workdir,
+    objects: ObjectStore,
+    manifest: CheckpointManifest,
+    held: Mapping[str, Entries],
+    newer: Iterable[str],
+) -> None:
+    """Write the stamps of a workdir whose query has ended. Not guaranteed: without them the next start reads bytes.
+
+    `held` are the files that were captured and have not changed since.
+    """
+    places = {batch.key: place for place, batch in enumerate(manifest.needed_batches)}
+    with contextlib.suppress(OSError, HoldfastError):
+        stored = _stored(objects, manifest.needed_batches)
+        stamps = {path: _stamp(workdir, path) for path in (*held, *newer)}
+        known = {path: stamp for path, stamp in stamps.items() if stamp is not None}
+        if stored is None or held.keys() - known.keys():
+            return
+        found = WorkdirStamps(
+            _FORMAT,
+            _boot_id(),
+            str(workdir.home),
+            manifest.checkpoint_id,
+            manifest.needed_batches,
+            stored,
+            {path: (known[path], [(places[e.batch.key], e.index) for e in held[path]]) for path in held},
+            {path: stamp for path, stamp in known.items() if path not in held},
+        )
+        aside = workdir.path / f"{STAMPS}.new"
+        aside.write_bytes(msgspec.json.encode(found))
+        os.rename(aside, workdir.path / STAMPS)
+
+
+def remove_stamps(workdir: Workdir) -> None:
+    """Spark is about to change the workdir: from now on only bytes count."""
+    (workdir.path / STAMPS).unlink(missing_ok=True)
+
+
+def _stamp(workdir: Workdir, path: str) -> Stamp | None:
+    try:
+        found = os.stat(workdir.path / path)
+    except OSError:
+        return None
+    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+def _stored(objects: ObjectStore, batches: Iterable[BatchObject]) -> list[StoredObject] | None:
+    """The batch objects in the store; None if one is not there."""
+    found = [objects.info(batch.key) for batch in batches]
+    there = [StoredObject(info.size, info.modified) for info in found if info is not None]
+    return there if len(there) == len(found) else None
+
+
+def _boot_id() -> str:
+    """`OSError` where the machine's runs cannot be told apart."""
+    return _BOOT_ID.read_text().strip()

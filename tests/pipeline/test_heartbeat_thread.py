@@ -1,0 +1,206 @@
+"""The heartbeat thread of a driver, without Spark."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import CheckpointStore, open_store
+from holdfast.checkpoints.heartbeat import DEAD_AFTER, KEY, Heartbeat, beat, read_heartbeat
+from holdfast.checkpoints.lease import Lease, LeaseRecord
+from holdfast.errors import Unavailable
+from holdfast.pipeline.heartbeat import HeartbeatThread, takeover
+
+PATIENCE = 30.0
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def last(store: CheckpointStore) -> Heartbeat:
+    found = read_heartbeat(store.objects)
+    assert found is not None
+    return found[0]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
+    return open_store(tmp_path / "store" if request.param == "disk" else f"memory://{tmp_path.name}")
+
+
+def is_alive(thread: HeartbeatThread) -> bool:
+    return thread._thread.is_alive()
+
+
+def test_it_beats_while_nothing_else_happens_and_says_that_it_stopped(store: CheckpointStore) -> None:
+    lease = store.claim()
+    times = iter(range(10**6))
+    thread = HeartbeatThread(store.objects, lease, every=0.01, clock=lambda: next(times))
+    thread.start()
+    wait_until(lambda: read_heartbeat(store.objects) and last(store).at_ms > 3000)
+    assert (last(store).state, last(store).generation, last(store).owner) == ("running", 1, lease.record.owner)
+    thread.stop(("stopped", None))
+    assert last(store).state == "stopped"
+    assert not is_alive(thread)
+    thread.stop(("failed", "too-late"))
+    assert last(store).state == "stopped"
+
+
+def test_a_failure_has_its_reason(store: CheckpointStore) -> None:
+    thread = HeartbeatThread(store.objects, store.claim(), every=3600)
+    thread.start()
+    thread.stop(("failed", "sink.ahead"))
+    assert (last(store).state, last(store).reason) == ("failed", "sink.ahead")
+
+
+def test_a_query_that_ends_by_itself_is_noticed(store: CheckpointStore) -> None:
+    """Also if nobody awaits it."""
+    thread = HeartbeatThread(store.objects, store.claim(), every=0.01)
+    has_ended = threading.Event()
+    thread.follow(lambda: ("stopped", None) if has_ended.is_set() else ("running", None))
+    thread.start()
+    wait_until(lambda: read_heartbeat(store.objects))
+    has_ended.set()
+    wait_until(lambda: not is_alive(thread))
+    assert last(store).state == "stopped"
+
+
+def test_a_query_that_cannot_be_asked_any_more_has_failed(store: CheckpointStore) -> None:
+    def gone() -> Any:
+        raise ConnectionError("the JVM is gone")
+
+    thread = HeartbeatThread(store.objects, store.claim(), every=0.01)
+    thread.follow(gone)
+    thread.start()
+    wait_until(lambda: read_heartbeat(store.objects))
+    assert last(store).state == "running"
+    thread.stop()
+    assert last(store).state == "failed"
+
+
+def test_one_that_was_taken_over_finds_out_and_ends(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+    thread = HeartbeatThread(store.objects, store.claim("old"), every=0.01)
+    thread.start()
+    wait_until(lambda: read_heartbeat(store.objects))
+    other = HeartbeatThread(store.objects, store.claim("new"), every=3600)
+    other.start()
+    wait_until(lambda: thread.fenced)
+    wait_until(lambda: not is_alive(thread))
+    assert thread.fenced is not None
+    assert "taken over by new" in thread.fenced.message
+    assert "taken over by new" in caplog.text
+    thread.stop(("failed", "lease.lost"))
+    assert (last(store).generation, last(store).state) == (2, "running")
+    other.stop(("stopped", None))
+
+
+def test_a_store_that_fails_does_not_end_it(
+    store: CheckpointStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = type(store.objects)
+    real, failures = kind.update, 0
+
+    def update(self: Any, key: str, *args: Any, **kwargs: Any) -> bool:
+        nonlocal failures
+        if key == KEY and failures < 3:
+            failures += 1
+            raise Unavailable("the disk is away") if failures < 3 else ZeroDivisionError
+        return bool(real(self, key, *args, **kwargs))
+
+    monkeypatch.setattr(kind, "update", update)
+    thread = HeartbeatThread(store.objects, store.claim(), every=0.01)
+    thread._asked.wait = lambda timeout=None: threading.Event().wait(0.01)  # type: ignore[method-assign]
+    thread.start()
+    wait_until(lambda: failures == 3)
+    thread.stop(("stopped", None))
+    said = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == 1  # not one for each try
+    assert "the disk is away" in said[0].getMessage()
+
+
+def test_a_store_that_hangs_does_not_keep_a_run_from_ending(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = type(store.objects)
+    may_go_on = threading.Event()
+    monkeypatch.setattr(kind, "update", lambda *_, **__: may_go_on.wait(PATIENCE))
+    monkeypatch.setattr("holdfast.pipeline.heartbeat.STOP_WITHIN", 0.05)
+    thread = HeartbeatThread(store.objects, store.claim(), every=0.01)
+    thread.start()
+    thread.stop(("stopped", None))
+    assert is_alive(thread)
+    may_go_on.set()
+    wait_until(lambda: not is_alive(thread))
+
+
+def test_it_does_not_meddle_with_the_writes_of_an_epoch(tmp_path: Path) -> None:
+    """An epoch's handle defers its syncs; the heartbeat's own handle neither sees that nor adds to it."""
+    store = open_store(tmp_path / "store")
+    lease = store.claim()
+    objects: Any = store.objects
+    thread = HeartbeatThread(objects, lease, every=0.001)
+    with objects.together():
+        thread.start()
+        wait_until(lambda: read_heartbeat(objects))
+        assert objects._deferred == {}
+    thread.stop(("stopped", None))
+
+
+# Who took over from whom
+
+
+def claimed(before: LeaseRecord | None) -> Lease:
+    record = LeaseRecord(4, "host-9:77", 100_000, "host-9", 77, 100_000, "0.1.0")
+    return Lease(open_store("memory://").objects, record, before)
+
+
+BEFORE = LeaseRecord(3, "host-7:2746", 50_000, "host-7", 2746, 40_000, "0.1.0")
+SIGN = Heartbeat(3, "host-7:2746", 40_000, "running", 0)
+FROM = "took over from host-7:2746, running since 1970-01-01T00:00:40Z (generation 3)"
+
+
+def test_a_first_driver_takes_over_from_nobody() -> None:
+    assert takeover(claimed(None), None) is None
+
+
+def test_from_one_that_is_alive() -> None:
+    assert takeover(claimed(BEFORE), (SIGN, 95.0)) == (f"{FROM}, which was alive: it is fenced now, and stops", True)
+
+
+def test_from_one_that_is_dead() -> None:
+    dead_for = DEAD_AFTER + 5
+    expected = f"{FROM}, which gave its last sign of life {dead_for:.0f} s before"
+    assert takeover(claimed(BEFORE), (SIGN, 100.0 - dead_for)) == (expected, False)
+
+
+def test_from_one_that_gave_no_sign() -> None:
+    assert takeover(claimed(BEFORE), None) == (FROM, False)
+    older = msgspec.structs.replace(SIGN, generation=2)
+    assert takeover(claimed(BEFORE), (older, 95.0)) == (FROM, False)
+
+
+@pytest.mark.parametrize("state", ["stopped", "failed"])
+def test_one_that_has_ended_is_not_taken_over(state: Any) -> None:
+    assert takeover(claimed(BEFORE), (msgspec.structs.replace(SIGN, state=state), 95.0)) is None
+
+
+def test_a_restart_does_not_take_over_from_itself() -> None:
+    lease = claimed(msgspec.structs.replace(claimed(None).record, generation=3, claimed_ms=100_001))
+    assert takeover(lease, None) is None
+
+
+def test_a_heartbeat_beside_an_older_one_is_one_object(store: CheckpointStore) -> None:
+    for generation in (1, 2, 3):
+        beat(store.objects, msgspec.structs.replace(SIGN, generation=generation))
+    assert [info.key for info in store.objects.list("lease/")] == [KEY]

@@ -1,0 +1,48 @@
+"""What a start warns about."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
+from holdfast.sinks import DeltaSink, FileSink, PostgresSink
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("complete", "every epoch adds the whole result"), ("update", "every epoch adds one more row for each change")],
+)
+def test_modes_that_repeat_rows_in_a_sink_that_only_appends(mode: str, words: str) -> None:
+    [told] = growing_sinks(mode, ["files"])
+    assert words in told
+    assert "'files'" in told
+
+
+def test_nothing_to_say_of_sinks() -> None:
+    assert list(growing_sinks("append", ["files"])) == []
+    assert list(growing_sinks("update", [])) == []
+
+
+@pytest.mark.parametrize(
+    ("partitions", "is_stateful", "is_first_start", "is_told"),
+    [
+        (200, True, True, True),
+        (16, True, True, True),
+        (15, True, True, False),
+        (200, False, True, False),
+        (200, True, False, False),
+    ],
+)
+def test_many_partitions_on_two_cores(partitions: int, is_stateful: bool, is_first_start: bool, is_told: bool) -> None:
+    told = list(many_partitions(partitions, 2, is_stateful=is_stateful, is_first_start=is_first_start))
+    assert bool(told) == is_told
+    assert all(
+        f"{partitions} partitions on 2 cores" in sentence and "to 4 for instance" in sentence for sentence in told
+    )
+
+
+def test_sinks_that_only_append(tmp_path: object) -> None:
+    dsn = "postgresql://localhost/db"
+    assert FileSink(f"{tmp_path}/files").only_appends
+    assert [DeltaSink(f"{tmp_path}/d").only_appends, DeltaSink(f"{tmp_path}/d", key="id").only_appends] == [True, False]
+    assert [PostgresSink(dsn, "t").only_appends, PostgresSink(dsn, "t", key="id").only_appends] == [True, False]
