@@ -16,12 +16,13 @@ pytest.register_assert_rewrite("holdfast.testing")
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest  # noqa: E402
+from maven import left_out, require_jars  # noqa: E402
 from places import LocalPlace, MemoryPlace  # noqa: E402
 from servers.gcs import GcsServer, gcs_server  # noqa: E402
 from servers.postgres import PostgresServer, postgres_server  # noqa: E402
 from servers.s3 import S3Server, seaweedfs_server  # noqa: E402
 from servers.valkey import ValkeyServer, valkey_server  # noqa: E402
-from sparks import make_session  # noqa: E402
+from sparks import make_session, reach_bucket  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +56,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in left_out(str(report.longrepr) for report in terminalreporter.getreports("skipped")):
+        terminalreporter.line(line)
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     """One S3 server for all tests of this process; each takes a new bucket."""
@@ -75,6 +81,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = make_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def s3a_bucket(spark: SparkSession, s3_server: S3Server) -> str:
+    """An empty bucket that Spark reaches through `s3a://`, by settings for this bucket alone."""
+    require_jars("s3a")
+    bucket = s3_server.new_bucket()
+    reach_bucket(spark, bucket, s3_server.endpoint)
+    return bucket
 
 
 @pytest.fixture(scope="session")

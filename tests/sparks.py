@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maven import jars
+from servers.s3 import hadoop_settings
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -55,12 +58,24 @@ def make_session(place: Path, *, master: str = f"local[2,{ATTEMPTS}]", **setting
         # For rows by the dozen, compiling costs more than it saves: half the CPU time of a test session.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.jars": ",".join(str(jar) for jar in jars("s3a")),
     }
     for name, value in (defaults | settings).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def reach_bucket(spark: Any, bucket: str, endpoint: str, **replaced: str) -> None:
+    """Let Spark reach a bucket at an endpoint, such as a proxy, by settings for this bucket alone.
+
+    `replaced` are settings of the connector, with `_` for dots: `access_key="..."`.
+    """
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    wanted = {name.removeprefix("spark.hadoop.fs.s3a."): value for name, value in hadoop_settings(endpoint).items()}
+    for name, value in (wanted | {name.replace("_", "."): value for name, value in replaced.items()}).items():
+        hadoop.set(f"fs.s3a.bucket.{bucket}.{name}", value)
 
 
 @contextmanager

@@ -42,6 +42,22 @@ def is_local(address: str | os.PathLike[str]) -> bool:
     return scheme_of(os.fspath(address)) == "file"
 
 
+def is_cloud(address: str | os.PathLike[str]) -> bool:
+    """True for an address on object storage."""
+    return scheme_of(os.fspath(address)) in CLOUD_SCHEMES
+
+
+def spark_address(address: str) -> str:
+    """An address as Spark's connectors want it: `s3a://` for S3, a `file:` address for a path.
+
+    The path is not escaped: Hadoop would take %20 for a part of the name.
+    """
+    if is_local(address):
+        return f"file://{local_path(address)}"
+    scheme, rest = scheme_of(address), address.partition("://")[2]
+    return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
+
+
 def local_path(address: str | os.PathLike[str], *, code: str | None = None) -> str:
     """The absolute path that a local address means; `Invalid` for every other address.
 

@@ -98,6 +98,33 @@ def run_on_executors(spark: SparkSession, function: Callable[[T], R], items: Seq
     return spark.sparkContext.parallelize(list(items), len(items)).map(function).collect()
 
 
+def hadoop_setting(spark: SparkSession, name: str) -> str | None:
+    """A setting of Hadoop's as this session has it, also one that Hadoop keeps in a credential store; None if not set.
+
+    Spark Connect: `spark.conf.get(f"spark.hadoop.{name}")`; credential stores are read on the server only.
+    """
+    found = _hadoop_settings(spark).getPassword(name)
+    return "".join(found) if found is not None else None
+
+
+def connector_credentials(spark: SparkSession, address: str) -> dict[str, str]:
+    """The keys that Spark's connector for S3 uses at an `s3a://` address now; it renews them in time.
+
+    Spark Connect: nothing. The keys have to be given as options.
+    """
+    jvm: Any = spark._jvm
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(address), _hadoop_settings(spark))
+    found = files.getS3AInternals().shareCredentials("holdfast").resolveCredentials()
+    keys = {"access_key_id": found.accessKeyId(), "secret_access_key": found.secretAccessKey()}
+    if "Session" in found.getClass().getName():
+        keys["token"] = found.sessionToken()
+    return keys
+
+
+def _hadoop_settings(spark: SparkSession) -> Any:
+    return spark._jsparkSession.sessionState().newHadoopConf()
+
+
 def observed(observation: Observation) -> dict[str, Any] | None:
     """What an observation has found; None before the first action on its frame has ended, where `get` would wait.
 

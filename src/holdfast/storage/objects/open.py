@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import obstore
@@ -27,15 +27,27 @@ RETRIES_OF_READS: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
     "retry_timeout": timedelta(seconds=60),
 }
+Credentials = Callable[[], Mapping[str, str]]
+"""Returns the keys for S3 that hold now: `access_key_id`, `secret_access_key` and, for short-lived ones, `token`."""
+
+RENEWED_AFTER = timedelta(minutes=5)
+"""How long keys of `Credentials` are used before they are asked for again."""
+
 NO_RETRIES: Any = {"max_retries": 0}  # conditional writes are repeated by us, see `retry`
 
 
-def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> ObjectStore:
+def open_objects(
+    url: str | os.PathLike[str],
+    *,
+    options: Mapping[str, str] | None = None,
+    credentials: Credentials | None = None,
+) -> ObjectStore:
     """Open the object store at an address; nothing is read or written yet.
 
     A path or `file://` is a local directory. `memory://` is new each time, `memory://name` is shared within
     this process. `s3://`, `gs://` and `az://` take their settings from `options`, named as in obstore
-    (`endpoint`, `access_key_id`, `region`, ...), or from the environment as their own tools do.
+    (`endpoint`, `access_key_id`, `region`, ...), or from the environment as their own tools do. `credentials` are
+    asked for keys again and again: those of a role are valid for an hour.
     """
     url = os.fspath(url)
     if "\x00" in url or not url:
@@ -62,18 +74,22 @@ def open_objects(url: str | os.PathLike[str], *, options: Mapping[str, str] | No
             about=without_secrets(url),
             next_step="use a path, file://, memory://, s3://, gs:// or az://",
         )
-    return _open_cloud(f"{scheme}://{rest}", options)
+    return _open_cloud(f"{scheme}://{rest}", options, credentials)
 
 
-def _open_cloud(url: str, options: Mapping[str, str] | None) -> CloudObjects:
+def _open_cloud(url: str, options: Mapping[str, str] | None, credentials: Credentials | None) -> CloudObjects:
     shown = without_secrets(url)
     if not url.partition("://")[2].partition("/")[0]:
         raise Invalid(f"{url} names no bucket.", code="address.bucket", about=url, next_step="write s3://bucket/path")
     check_release(obstore.__version__)
     config, client, endpoint = _split_options(options or {})
+    given: Any = {"config": config, "client_options": client}
+    credentials = credentials or keys_without_token(options or {})
+    if credentials is not None:
+        given["credential_provider"] = _provider(credentials)
     try:
-        reads = from_url(url, config=config, client_options=client, retry_config=RETRIES_OF_READS)
-        writes = from_url(url, config=config, client_options=client, retry_config=NO_RETRIES)
+        reads = from_url(url, **given, retry_config=RETRIES_OF_READS)
+        writes = from_url(url, **given, retry_config=NO_RETRIES)
     except Exception as error:
         raise Invalid(
             f"{shown} could not be opened: {one_line(error)}",
@@ -82,6 +98,21 @@ def _open_cloud(url: str, options: Mapping[str, str] | None) -> CloudObjects:
             next_step="give the missing setting in the environment, in options, or with --option",
         ) from error
     return CloudObjects(reads, shown, writes=writes, service=f"{shown} at {without_secrets(endpoint)}")
+
+
+def keys_without_token(options: Mapping[str, str]) -> Credentials | None:
+    """The keys in the options, where obstore would put a session token from the environment beside them; else None."""
+    given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    keys: dict[str, str] = {name: given[name] for name in ("access_key_id", "secret_access_key") if name in given}
+    has_token = "token" in given or "session_token" in given
+    return (lambda: keys) if len(keys) == 2 and not has_token and os.environ.get("AWS_SESSION_TOKEN") else None
+
+
+def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
+    def provide() -> dict[str, Any]:
+        return {"token": None, **credentials(), "expires_at": datetime.now(UTC) + RENEWED_AFTER}
+
+    return provide
 
 
 def _split_options(options: Mapping[str, str]) -> tuple[Any, Any, str]:

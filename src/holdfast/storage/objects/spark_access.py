@@ -1,0 +1,53 @@
+"""How our own client gets at what Spark reads and writes: credentials are configured once, for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.base.addresses import is_cloud, spark_address
+from holdfast.base.hadoop_settings import needs_connector, store_options
+from holdfast.base.jvm import connector_credentials, hadoop_setting
+from holdfast.storage.objects.open import Credentials, open_objects
+from holdfast.storage.objects.store import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The options and the keys for one address. Not to be shown or stored: it holds secrets."""
+
+    address: str
+    options: dict[str, str] | None = None
+    credentials: Credentials | None = None
+    """Keys that are valid for a while only; None if the options hold them, or the environment."""
+
+    def __repr__(self) -> str:
+        return f"Access({self.address!r})"
+
+    def open(self) -> ObjectStore:
+        """The place as an object store, in the driver."""
+        return open_objects(self.address, options=self.options, credentials=self.credentials)
+
+    def options_now(self) -> dict[str, str] | None:
+        """Options with which another process opens it, right now: they go with a job and are not kept."""
+        if self.credentials is None:
+            return self.options
+        return {**(self.options or {}), **self.credentials()}
+
+
+def spark_access(spark: SparkSession, address: str, options: Mapping[str, str] | None = None) -> Access:
+    """Access to an address by `options`, or else by what Spark's settings say, or else by the environment."""
+    if options is not None or not is_cloud(address):
+        return Access(address, dict(options) if options is not None else None)
+
+    def setting(name: str) -> str | None:
+        return hadoop_setting(spark, name)
+
+    found = store_options(address, setting) or None
+    if not needs_connector(address, setting):
+        return Access(address, found)
+    return Access(address, found, lambda: connector_credentials(spark, spark_address(address)))

@@ -1,0 +1,87 @@
+"""Credentials are configured once, for Spark: our own client gets at the same places with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.errors import HoldfastError
+from holdfast.storage.objects import open_objects
+from holdfast.storage.objects.open import keys_without_token
+from holdfast.storage.objects.spark_access import spark_access
+from servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from sparks import reach_bucket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROFILES = "software.amazon.awssdk.auth.credentials.SystemPropertyCredentialsProvider"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_what_spark_writes_is_read_with_sparks_settings(spark: SparkSession, s3a_bucket: str, scheme: str) -> None:
+    spark.range(3).coalesce(1).write.parquet(f"s3a://{s3a_bucket}/rows")
+    objects = spark_access(spark, f"{scheme}://{s3a_bucket}/rows").open()
+    assert [info.key.partition("-")[0] for info in objects.list("")] == ["_SUCCESS", "part"]
+
+
+def test_options_come_before_sparks_settings(spark: SparkSession, s3a_bucket: str, s3_server: S3Server) -> None:
+    reach_bucket(spark, s3a_bucket, "http://127.0.0.1:9")
+    access = spark_access(spark, f"s3a://{s3a_bucket}", s3_server.options)
+    access.open().create("key", [b"body"])
+    assert access.open().read("key", limit=10) == b"body"
+
+
+def test_keys_that_only_the_connector_knows(spark: SparkSession, s3a_bucket: str, s3_server: S3Server) -> None:
+    """A role's keys are in no setting: the connector gets and renews them."""
+    reach_bucket(spark, s3a_bucket, s3_server.endpoint, access_key="", secret_key="", aws_credentials_provider=PROFILES)
+    system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
+    system.setProperty("aws.accessKeyId", ACCESS_KEY)
+    system.setProperty("aws.secretAccessKey", SECRET_KEY)
+    try:
+        access = spark_access(spark, f"s3a://{s3a_bucket}")
+        access.open().create("key", [b"body"])
+        elsewhere = open_objects(f"s3://{s3a_bucket}", options=access.options_now())
+        assert elsewhere.read("key", limit=10) == b"body"
+        assert ACCESS_KEY in (access.options_now() or {}).values()
+    finally:
+        system.clearProperty("aws.accessKeyId")
+        system.clearProperty("aws.secretAccessKey")
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        ({"access_key_id": "k", "secret_access_key": "s"}, {"access_key_id": "k", "secret_access_key": "s"}),
+        ({"AWS_ACCESS_KEY_ID": "k", "aws_secret_access_key": "s"}, {"access_key_id": "k", "secret_access_key": "s"}),
+        ({"access_key_id": "k", "secret_access_key": "s", "token": "t"}, None),
+        ({"access_key_id": "k", "secret_access_key": "s", "aws_session_token": "t"}, None),
+        ({"region": "r"}, None),
+    ],
+)
+def test_a_session_token_of_the_environment_does_not_go_with_other_keys(
+    options: dict[str, str], own: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert keys_without_token(options) is None
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-somebody-else")
+    found = keys_without_token(options)
+    assert (found() if found else None) == own
+
+
+def test_wrong_keys_are_refused(spark: SparkSession, s3a_bucket: str, s3_server: S3Server) -> None:
+    reach_bucket(spark, s3a_bucket, s3_server.endpoint, secret_key="wrong")
+    with pytest.raises(HoldfastError) as refused:
+        spark_access(spark, f"s3a://{s3a_bucket}").open().create("key", [b"body"])
+    assert "wrong" not in str(refused.value)
+    assert refused.value.code == "cloud.denied"
+
+
+def test_secrets_are_not_shown(spark: SparkSession, s3a_bucket: str) -> None:
+    assert SECRET_KEY not in repr(spark_access(spark, f"s3a://{s3a_bucket}"))
