@@ -159,6 +159,19 @@ class CloudObjects:
                 whole = memoryview(piece)
                 yield from (whole[at : at + PIECE] for at in range(0, len(whole), PIECE))
 
+    def info_and_body(self, key: str, *, limit: int) -> tuple[ObjectInfo | None, bytes | None]:
+        """What `info` returns and, if that has at most `limit` bytes, the body: in one request."""
+        check_key(key)
+        try:
+            with self._explained(key):
+                found = obstore.get(self._store, key)
+                info = _as_info(found.meta)
+                return info, bytes(found.bytes()) if info.size <= limit else None
+        except NotFound as error:
+            if error.code == "bucket.not-found":
+                raise
+            return None, None
+
     def info(self, key: str) -> ObjectInfo | None:
         check_key(key)
         try:
@@ -328,4 +341,5 @@ def _version_in(found: Any) -> Version | None:
 
 
 def _as_info(meta: Any) -> ObjectInfo:
-    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
+    version = meta.get("e_tag") or meta.get("version") or ""
+    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp(), version)

@@ -26,6 +26,8 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     size: int
     modified: float
     """Seconds since the Unix epoch, by the store's own clock."""
+    version: str = ""
+    """Another one for each body, where the service tells: the entity tag. It is not a checksum."""
 
 
 Listing = list[ObjectInfo]

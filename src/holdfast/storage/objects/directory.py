@@ -1,0 +1,136 @@
+"""A `Directory` on object storage: a folder of an object store, which Spark writes through its own connector."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from holdfast.errors import NotFound
+from holdfast.storage.files.directory import FileStamp
+from holdfast.storage.objects.cloud import CloudObjects
+from holdfast.storage.objects.store import ObjectInfo, ObjectStore
+
+AT_ONCE = 32
+"""Requests under way at a time."""
+
+SMALL = 1 << 20
+"""A file of so many bytes is read together with its stamp: a request that only looks costs as much."""
+
+AHEAD = 64 << 20
+"""Bytes of small files that are kept until they are read."""
+
+FILE_LIMIT = 8 << 30
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ObjectDirectory:
+    """The `Directory` of the objects below one folder.
+
+    Object storage has no folders: Hadoop's connectors leave empty objects for them, which are passed over here. None of
+    Spark's files is empty, so an empty one counts as missing.
+    """
+
+    def __init__(self, objects: ObjectStore, folder: str, address: str) -> None:
+        self.address = address
+        self._objects = objects
+        self._folder = folder.strip("/")
+        self._ahead: dict[str, bytes] = {}
+        self._ahead_bytes = 0
+
+    def names(self, folder: str) -> list[str]:
+        below = f"{folder}/" if folder else ""
+        return sorted({path[len(below) :].partition("/")[0] for path, _ in self._list(below)})
+
+    def files(self) -> Iterator[tuple[str, FileStamp]]:
+        for path, info in self._list(""):
+            if not any(part.startswith(".") for part in path.split("/")):
+                yield path, _stamp(info)
+
+    def exists(self, path: str) -> bool:
+        info = self._objects.info(self._key(path))
+        return info is not None and info.size > 0
+
+    def stamps(self, paths: Iterable[str]) -> dict[str, FileStamp]:
+        found = dict(self._in_parallel(self._look, list(paths)))
+        return {path: _stamp(info) for path, info in found.items() if info is not None and info.size}
+
+    def identities(self, paths: Iterable[str]) -> dict[str, str]:
+        wanted = set(paths)
+        return {
+            path: f"{info.size}:{info.version or info.modified}" for path, info in self._list("") if path in wanted
+        }
+
+    def read(self, path: str) -> bytes:
+        known = self._ahead.pop(path, None)
+        if known is not None:
+            self._ahead_bytes -= len(known)
+            return known
+        return self._found(path, lambda: self._objects.read(self._key(path), limit=FILE_LIMIT))
+
+    def read_range(self, path: str, start: int, length: int) -> tuple[bytes, int]:
+        info = self._objects.info(self._key(path))
+        if info is None:
+            raise FileNotFoundError(2, "it is not there", path)
+        pieces = self._objects.stream(self._key(path), start=start, length=length)
+        return self._found(path, lambda: b"".join(pieces)), info.size
+
+    def write(self, path: str, body: bytes) -> None:
+        copy.copy(self._objects).update(self._key(path), lambda _: body, limit=0, is_hint=True)
+
+    def write_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """Write files that are not there yet, several at a time. Their bytes are asked for as they are written."""
+        for _ in self._in_parallel(lambda file: self.create(*file), files):
+            pass
+
+    def create(self, path: str, body: bytes) -> None:
+        """Write a file that is not there yet."""
+        copy.copy(self._objects).create(self._key(path), [body])
+
+    def remove(self, path: str) -> None:
+        self._objects.delete([self._key(path)])
+
+    def remove_folders(self, prefix: str) -> None:
+        """Also the empty objects that stand for folders."""
+        listed = self._objects.list(self._folder + "/" if self._folder else "")
+        below = self._key(prefix)
+        self._objects.delete([info.key for info in listed if info.key.startswith(below)])
+
+    def _key(self, path: str) -> str:
+        return f"{self._folder}/{path}" if self._folder else path
+
+    def _list(self, below: str) -> Iterator[tuple[str, ObjectInfo]]:
+        root = f"{self._folder}/" if self._folder else ""
+        for info in self._objects.list(root + below):
+            if info.size:
+                yield info.key[len(root) :], info
+
+    def _look(self, path: str) -> tuple[str, ObjectInfo | None]:
+        if not isinstance(self._objects, CloudObjects):
+            return path, self._objects.info(self._key(path))
+        info, body = self._objects.info_and_body(self._key(path), limit=SMALL)
+        if body is not None and self._ahead_bytes + len(body) <= AHEAD:
+            self._ahead[path] = body
+            self._ahead_bytes += len(body)
+        return path, info
+
+    def _found(self, path: str, read: Callable[[], bytes]) -> bytes:
+        try:
+            return read()
+        except NotFound:
+            raise FileNotFoundError(2, "it is not there", path) from None
+
+    def _in_parallel(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        waiting = list(items)
+        if len(waiting) <= 1:
+            yield from map(function, waiting)
+            return
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-files") as workers:
+            yield from workers.map(function, waiting)
+
+
+def _stamp(info: ObjectInfo) -> FileStamp:
+    return FileStamp(info.size, info.version or int(info.modified * 1e9))
