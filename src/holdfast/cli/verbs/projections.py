@@ -187,9 +187,9 @@ VERBS = {"reset": reset, "rebuild": rebuild, "dead-letters": dead_letters}
 def command(url: str, output: Output) -> int:
     """List the projections of a store: version, position, lag, cursors, dead letters, and who works on each.
 
-    URL is sqlite:///path, s3://bucket/path, gs://, az:// or file:///path, or the path of a store on this machine.
-    Nothing is changed; a process that has the store open is neither fenced nor disturbed. LAG counts the events of
-    all streams.
+    URL is sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database, s3://bucket/path, gs://, az:// or
+    file:///path (SlateDB), or the path of a store on this machine. Nothing is changed; a process that has the store
+    open is neither fenced nor disturbed. LAG counts the events of all streams.
 
     \b
     'holdfast projections reset URL NAME' empties one,

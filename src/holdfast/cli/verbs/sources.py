@@ -60,9 +60,9 @@ def clear(url: str, output: Output, *, with_results: bool, dry_run: bool, yes: b
 def command(url: str, output: Output) -> int:
     """List the sources of an index: how far each has been read, and what was passed over.
 
-    URL is sqlite:///path, rocksdb:///path, redis://host or postgresql://host/database, or the path of an index on this
-    machine. Nothing is changed; a process that has the index open is not disturbed. EPOCH is what SEQUENCE means in
-    an index that a pipeline on Spark writes.
+    URL is sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database, s3://bucket/path, gs://, az:// or
+    file:///path (SlateDB), or the path of an index on this machine. Nothing is changed; a process that has the index
+    open is not disturbed. EPOCH is what SEQUENCE means in an index that a pipeline on Spark writes.
 
     'holdfast sources clear URL' removes checkpoints; it shows its plan first.
 
