@@ -324,8 +324,8 @@ def plan_retry(url: str, projection: ProjectionLike) -> RetryDeadLettersPlan:
 
 
 def _fencing(address: str) -> Sequence[str]:
-    """A warning if opening the store to write fences other writers."""
-    if address.startswith(("sqlite://", "memory://")):
+    """A warning if opening the store to write fences other writers. RocksDB refuses a second process instead."""
+    if address.startswith(("sqlite://", "memory://", "rocksdb://")):
         return ()
     return ("a process that has this store open can write nothing more to it: the store has one writer",)
 
