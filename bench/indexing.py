@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.epochs import WARM_UP, Epochs, session
 from bench.measure import Row
+from holdfast.base.addresses import kv_address
 from holdfast.index.rows import encoded
 from holdfast.sinks import IndexSink
 from holdfast.spark import Pipeline
@@ -25,7 +26,7 @@ def rows() -> Iterator[Row]:
         for name, kind, by_hand in (("SQLite", "sqlite", _into_sqlite), ("RocksDB", "rocksdb", _into_rocksdb)):
             place = Path(folder, kind)
             plain = Plain(spark, place / "plain", by_hand(place / "theirs"))
-            ours = Ours(spark, place / "ours", f"{kind}://{place}/index")
+            ours = Ours(spark, place / "ours", kv_address(kind, f"{place}/index"))
             times: dict[Epochs, list[float]] = {ours: [], plain: []}
             for turn in range(WARM_UP + ROUNDS):
                 for contender in (ours, plain)[:: 1 if turn % 2 else -1]:

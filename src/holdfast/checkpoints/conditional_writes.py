@@ -2,7 +2,7 @@
 
 Every fence rests on two conditions: create if absent, replace if unchanged. A service that ignores them reports
 success, so two drivers would both win. A check that passed is noted as an object beside the lease, where the listing of
-the next claim shows it. Its name stands for the address and the endpoint, so a store that was copied elsewhere is
+the next claim shows it. Its name is a hash of the address and the endpoint, so a store that was copied elsewhere is
 checked anew.
 """
 
@@ -20,7 +20,9 @@ PROBE_IS_STALE_AFTER = 3600.0
 
 
 def check_once(objects: ObjectStore, folder: str, listing: Listing, *, now: float) -> None:
-    """Raise `Invalid` if conditional writes are not enforced. No request if `listing`, that of `folder`, says they are.
+    """Raise `Invalid` if conditional writes are not enforced. No request if a note of an earlier check is in `folder`.
+
+    `listing` is that of `folder`.
 
     A crash in the middle leaves an object of the check, which the first claim an hour later removes.
     """

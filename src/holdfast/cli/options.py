@@ -9,12 +9,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
-from holdfast.base.addresses import kv_absolute, kv_address, kv_path, scheme_of
+from holdfast.base.addresses import is_local, kv_absolute, kv_address, kv_path, local_path, scheme_of
 from holdfast.base.durations import read_duration
 from holdfast.checkpoints.manifest import MAX_U64
 from holdfast.cli.json_output import JsonOutput
@@ -22,6 +22,9 @@ from holdfast.cli.output import Output
 from holdfast.cli.terminal import terminal_output
 from holdfast.errors import Invalid, NotFound
 from holdfast.status.checkpoints import OpenedStore, open_existing
+
+if TYPE_CHECKING:
+    from holdfast.storage.kv.store import Kind
 
 LATEST: Literal["latest"] = "latest"
 _ID = re.compile(r"[0-9]{1,20}")
@@ -119,37 +122,19 @@ def on_store(verb: Verb) -> Verb:
 
 
 class _KeyValueKind(msgspec.Struct, frozen=True):
-    """A kind of key-value store that a verb takes, and how to recognise its backend behind a plain path."""
+    """A kind of key-value store, and the verb that takes its address."""
 
     verb: str
     thing: str
-    codes: str
-    directory_scheme: str
-    is_store_directory: Callable[[str], bool]
-    addresses: str
+    kind: Kind
+    """As its error codes begin."""
 
 
-def _is_rocksdb_index(path: str) -> bool:
-    from holdfast.storage.kv.rocksdb_directory import MARKS  # imported late: few verbs need it
-
-    return os.path.isfile(os.path.join(path, MARKS["index"]))
-
-
-_INDEX = _KeyValueKind(
-    "sources",
-    "an index",
-    "index",
-    "rocksdb",
-    _is_rocksdb_index,
-    "sqlite:///path, rocksdb:///path, redis://host or postgresql://host/database",
-)
-_PROJECTIONS = _KeyValueKind(
-    "projections",
-    "a store of events",
-    "store",
-    "file",
-    lambda path: os.path.isdir(os.path.join(path, "manifest")),  # a SlateDB directory
-    "sqlite:///path, s3://bucket/path, gs://, az:// or file:///path",
+_INDEX = _KeyValueKind("sources", "an index", "index")
+_PROJECTIONS = _KeyValueKind("projections", "a store of events", "store")
+_ADDRESSES = (
+    "sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database, s3://bucket/path, gs://, az:// or "
+    "file:///path (SlateDB)"
 )
 
 
@@ -181,34 +166,41 @@ def _on_address(verb: Verb, kind: _KeyValueKind) -> Verb:
 
 def _address_of(given: str, kind: _KeyValueKind) -> str:
     """The full address: a path to a file is SQLite's; a path to a directory is recognised by its content."""
-    if "://" in given:
+    if "://" in given or not is_local(given):
         return kv_absolute(given)
-    path = os.path.abspath(os.path.expanduser(given))
+    path = local_path(given)
     if os.path.isfile(path):
         return kv_address("sqlite", path)
-    if kind.is_store_directory(path):
-        return kv_address(kind.directory_scheme, path)
+    scheme = _scheme_of_directory(path, kind.kind)
+    if scheme is not None:
+        return kv_address(scheme, path)
     if os.path.isdir(path):
-        file = f"the {kind.thing.split()[1]}'s file or address"
         raise Invalid(
-            f"{path} is a directory, and not one of {kind.thing}.",
-            code=f"{kind.codes}.not-ours",
+            f"{path} is a directory that does not hold {kind.thing}.",
+            code=f"{kind.kind}.not-ours",
             about=path,
             unchanged="everything",
-            next_step=f"give {file}; the checkpoints of a pipeline are listed by: holdfast ls URL",
+            next_step=f"give the path or the address of {kind.thing}; the checkpoints of a pipeline are listed by: "
+            "holdfast ls URL",
         )
     raise NotFound(
         f"{path} is not there.",
-        code=f"{kind.codes}.none",
+        code=f"{kind.kind}.none",
         about=path,
-        unchanged="everything: looking makes nothing",
-        next_step=f"check the path, or write {kind.addresses}",
+        unchanged="everything: nothing is created for reading",
+        next_step=f"check the path, or write {_ADDRESSES}",
     )
 
 
-def index_address(given: str) -> str:
-    """The address of an index that is given as an address or as a path."""
-    return _address_of(given, _INDEX)
+def _scheme_of_directory(path: str, kind: Kind) -> str | None:
+    """The scheme of the store in a directory: RocksDB's has a mark of its kind, SlateDB's the same files for both."""
+    from holdfast.storage.kv.rocksdb_directory import MARKS  # imported late: few verbs need it
+
+    if os.path.isfile(os.path.join(path, MARKS[kind])):
+        return "rocksdb"
+    if os.path.isdir(os.path.join(path, "manifest")):
+        return "file"
+    return None
 
 
 def envelope_store(address: str) -> str:

@@ -21,7 +21,7 @@ from holdfast.projections.state import live_build
 from holdfast.projections.view import has_sql, table_prefix
 from holdfast.status import format
 from holdfast.status.projections import (
-    DeadLetters,
+    DeadLetterListing,
     StoredProjection,
     pages,
     read_dead_letters,
@@ -254,7 +254,7 @@ class RetryDeadLettersPlan(msgspec.Struct, frozen=True):
     url: str
     address: str
     projection: ProjectionLike
-    letters: DeadLetters
+    letters: DeadLetterListing
 
     activity: ClassVar[str] = "handling"
     amount: ClassVar[int] = 0
@@ -324,8 +324,8 @@ def plan_retry(url: str, projection: ProjectionLike) -> RetryDeadLettersPlan:
 
 
 def _fencing(address: str) -> Sequence[str]:
-    """A warning if opening the store to write fences other writers."""
-    if address.startswith(("sqlite://", "memory://")):
+    """A warning if opening the store to write fences other writers. RocksDB refuses a second process instead."""
+    if address.startswith(("sqlite://", "memory://", "rocksdb://")):
         return ()
     return ("a process that has this store open can write nothing more to it: the store has one writer",)
 

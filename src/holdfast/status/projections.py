@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.base.shortened import shortened
 from holdfast.errors import Corrupt, NotFound
 from holdfast.projections import DeadLetter, ProjectionStore, keys, state, worker_lease
 from holdfast.projections.keys import check_name
@@ -55,7 +56,7 @@ class StoredProjection(msgspec.Struct, frozen=True):
         """The worker that the lease names, for people."""
         if self.lease is None or not self.lease.until_ms:
             return "nobody"
-        holder = format.shortened(self.lease.holder, HOLDER)
+        holder = shortened(self.lease.holder, HOLDER)
         if self.holder(now_ms) is None:
             return f"{holder}, until its lease ran out {format.age(self.lease.until_ms, now_ms)}"
         return holder
@@ -116,7 +117,7 @@ class ProjectionsStatus(msgspec.Struct, frozen=True):
         }
 
 
-class DeadLetters(msgspec.Struct, frozen=True):
+class DeadLetterListing(msgspec.Struct, frozen=True):
     """The dead letters of a live read model: the readable ones, oldest first, and a sentence for each damaged one."""
 
     found: list[DeadLetter]
@@ -156,9 +157,9 @@ def require_projection(store: ProjectionStore, name: str) -> StoredProjection:
     return found
 
 
-def read_dead_letters(store: ProjectionStore, projection: StoredProjection) -> DeadLetters:
+def read_dead_letters(store: ProjectionStore, projection: StoredProjection) -> DeadLetterListing:
     """Every dead letter of the live read model."""
-    letters = DeadLetters([], [])
+    letters = DeadLetterListing([], [])
     if projection.standing is None:
         return letters
     prefix = keys.of_build(state.live_build(projection.name).escaped, projection.standing.build)

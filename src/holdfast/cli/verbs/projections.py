@@ -26,7 +26,7 @@ from holdfast.operations.projections import (
 from holdfast.projections import DeadLetter, OnError, open_projections
 from holdfast.status import format
 from holdfast.status.projections import (
-    DeadLetters,
+    DeadLetterListing,
     ProjectionsStatus,
     StoredProjection,
     observe_projections,
@@ -53,8 +53,8 @@ PROJECTION_HELP = "The projection; also package.module:CLASS. It is run from the
 def reset(url: str, output: Output, *, name: str, dry_run: bool, yes: bool) -> int:
     """Empty a projection: read model, cursors and dead letters. The next catch-up begins at the first event.
 
-    Readers find it empty until then; 'holdfast projections rebuild' makes it anew beside the live one instead. What
-    would go is shown first. Events are never removed.
+    Readers find it empty until then; 'holdfast projections rebuild' makes it anew beside the live one instead. The
+    plan is shown first. Events are never removed.
 
     \b
     Example: holdfast projections reset sqlite:///data/shop.db turnover --dry-run
@@ -81,7 +81,7 @@ def rebuild(
     """Make a projection's read model anew from the first event, beside the live one, and switch over in one step.
 
     Readers have the live one until then, and a worker goes on with it. If this is cut short, nothing is switched, and
-    --resume goes on where it stood. What would be done is shown first.
+    --resume goes on where it stood. The plan is shown first.
 
     \b
     Example: holdfast projections rebuild sqlite:///data/shop.db turnover --projection turnover.py:Turnover
@@ -122,8 +122,8 @@ def dead_letters(
 ) -> int:
     """List the events that a projection could not handle, oldest first; handle them again with --retry.
 
-    Each one that succeeds goes into the read model in one commit with the removal of its letter. It comes after events
-    that were handled since: the handler has to bear that.
+    An event that succeeds goes into the read model, and its letter is removed, in one commit. Newer events have been
+    handled before it: the projection must not depend on their order.
 
     \b
     Example: holdfast projections dead-letters sqlite:///data/shop.db turnover
@@ -152,7 +152,7 @@ def dead_letters(
     return code
 
 
-def _draw_letters(output: Output, letters: DeadLetters, now_ms: int) -> None:
+def _draw_letters(output: Output, letters: DeadLetterListing, now_ms: int) -> None:
     for problem in letters.problems:
         output.line([Cell("DAMAGED: ", "bad"), problem], wrap=True)
     shown = letters.found[:AT_A_TERMINAL] if output.is_terminal else letters.found
@@ -187,9 +187,9 @@ VERBS = {"reset": reset, "rebuild": rebuild, "dead-letters": dead_letters}
 def command(url: str, output: Output) -> int:
     """List the projections of a store: version, position, lag, cursors, dead letters, and who works on each.
 
-    URL is sqlite:///path, s3://bucket/path, gs://, az:// or file:///path, or the path of a store on this machine.
-    Nothing is changed; a process that has the store open is neither fenced nor disturbed. LAG counts the events of
-    all streams.
+    URL is sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database, s3://bucket/path, gs://, az:// or
+    file:///path (SlateDB), or the path of a store on this machine. Nothing is changed; a process that has the store
+    open is neither fenced nor disturbed. LAG counts the events of all streams.
 
     \b
     'holdfast projections reset URL NAME' empties one,

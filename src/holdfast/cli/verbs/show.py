@@ -10,6 +10,7 @@ from typing import Literal
 
 import click
 
+from holdfast.base.shortened import shortened
 from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
 from holdfast.cli.options import LATEST, CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Row, Style
@@ -61,7 +62,7 @@ def _print_raw(opened: OpenedStore, output: Output, checkpoint_id: int) -> int:
     if output.is_terminal and not body.decode("utf-8", "replace").replace("\n", "").replace("\t", "").isprintable():
         key = opened.catalog.layout.manifest_key(checkpoint_id)
         raise Invalid(
-            f"{opened.catalog.shown(key)} holds bytes that a terminal would act on.",
+            f"{opened.catalog.shown(key)} has control characters in it, which a terminal would obey.",
             code="show.control-characters",
             about=opened.catalog.shown(key),
             next_step="send it to a file: " + opened.hint("show", checkpoint_id, "--raw") + " > manifest.json",
@@ -105,7 +106,7 @@ def _chain(manifest: CheckpointManifest) -> str:
 
 
 def _details(manifest: CheckpointManifest, where: str) -> Iterator[tuple[str, str]]:
-    """Where it lies, who wrote it, and what proves it: for those who look closer."""
+    """Details, shown last: paths, the writer, hashes, and everything else that the runtime recorded."""
     own = manifest.own
     yield "manifest", where
     if own.sidecar:
@@ -128,7 +129,7 @@ def _details(manifest: CheckpointManifest, where: str) -> Iterator[tuple[str, st
 
 
 _SHOWN_ELSEWHERE = {"pipeline", "guarantees", "last_epoch", "spark", "sources", "description"}
-"""Or, as the description of many lines, with --raw alone."""
+"""Records of the runtime that `_details` leaves out. The description has many lines: only --raw shows it."""
 
 
 def _writer(manifest: CheckpointManifest) -> str:
@@ -151,7 +152,7 @@ def _sections(manifest: CheckpointManifest, now_ms: int) -> Iterator[Section]:
     marks = sorted(manifest.source_watermarks.items()) if differing else []
     yield "Watermarks", ("SOURCE", "WATERMARK"), [(name, format.watermark(mark, now_ms)) for name, mark in marks], ()
     batches = [
-        (b.key, format.size(b.bytes), format.number(b.entries), format.shortened(b.sha256, 13))
+        (b.key, format.size(b.bytes), format.number(b.entries), shortened(b.sha256, 13))
         for b in manifest.needed_batches
     ]
     yield "Batch objects", ("KEY", "SIZE", "ENTRIES", "SHA-256"), list(batches), (1, 2)

@@ -42,7 +42,7 @@ GAPS = ("SOURCE", "AGE", "FROM", "TO", "WHY")
 def clear(url: str, output: Output, *, with_results: bool, dry_run: bool, yes: bool) -> int:
     """Remove the checkpoints of an index, its recorded gaps and its configuration hash: its sources then start over.
 
-    Results stay unless --results is given. What would go is shown first. An index on disk that another process has
+    Results stay unless --results is given. The plan is shown first. An index on disk that another process has
     open is refused; on a server, a process that has it open cannot write to it any more.
 
     \b
@@ -60,9 +60,9 @@ def clear(url: str, output: Output, *, with_results: bool, dry_run: bool, yes: b
 def command(url: str, output: Output) -> int:
     """List the sources of an index: how far each has been read, and what was passed over.
 
-    URL is sqlite:///path, rocksdb:///path, redis://host or postgresql://host/database, or the path of an index on this
-    machine. Nothing is changed; a process that has the index open is not disturbed. EPOCH is what SEQUENCE means in
-    an index that a pipeline on Spark writes.
+    URL is sqlite:///path, rocksdb:///path, redis://host, postgresql://host/database, s3://bucket/path, gs://, az:// or
+    file:///path (SlateDB), or the path of an index on this machine. Nothing is changed; a process that has the index
+    open is not disturbed. EPOCH is what SEQUENCE means in an index that a pipeline on Spark writes.
 
     'holdfast sources clear URL' removes checkpoints; it shows its plan first.
 

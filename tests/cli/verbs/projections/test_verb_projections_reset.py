@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cli_running import at_terminal
-from shop_store import LIVE, Turnover, contents, damage, looking, table, unfinished_rebuild, url_of, view
+from shop_store import LIVE, Turnover, contents, damage, fill, looking, table, unfinished_rebuild, url_of, view
 
 from holdfast.base import steps
 from holdfast.errors import Unavailable
@@ -159,3 +159,15 @@ def test_a_reset_that_cannot_be_committed_changes_nothing(run, path):
 
 def test_debug_logs_the_steps(run, path):
     assert "projection.reset" in run("projections", "reset", path, "turnover", "--yes", "--debug").err
+
+
+def test_on_rocksdb_a_process_that_has_the_store_open_is_not_fenced_but_refuses(run, tmp_path):
+    url = f"rocksdb:///{tmp_path}/rocks"
+    with open_projections(url) as store:
+        fill(store)
+        plan = run("projections", "reset", url, "turnover", "--dry-run")
+        assert plan.code == 0
+        assert "note: a process" not in plan.err
+        ran = run("projections", "reset", url, "turnover", "--yes", "--json")
+        assert (ran.code, ran.error["code"]) == (4, "store.in-use")
+        assert store.dead_letters("turnover") != []

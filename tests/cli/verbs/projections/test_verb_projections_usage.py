@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 import pytest
-from shop_store import change, contents, url_of
+from shop_store import change, contents, fill, url_of
 
+import holdfast
 from checkpoint_stores import tree
+from holdfast.base.addresses import kv_address
 from holdfast.cli.verbs import projections
-from holdfast.projections import keys
+from holdfast.projections import keys, open_projections
 
 DOCUMENT = Path(__file__).parents[4] / "docs/cli.md"
 
@@ -24,6 +26,22 @@ def test_a_plain_path_will_do(run, path, monkeypatch):
     odd = path.parent / "a store?#%20 é.db"
     path.rename(odd)
     assert run("projections", odd, "--json").json["store"] == str(odd)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "file"])
+def test_the_path_of_a_directory_is_recognised_by_its_content(run, tmp_path, monkeypatch, backend):
+    url = kv_address(backend, str(tmp_path / "store"))
+    with open_projections(url) as store:
+        fill(store)
+    with holdfast.open_index(kv_address(backend, str(tmp_path / "index"))):
+        pass
+    monkeypatch.chdir(tmp_path)
+    for given in (tmp_path / "store", "store", "./store/", f"file:{tmp_path}/store"):
+        ran = run("projections", given, "--json")
+        assert (ran.code, ran.data["address"]) == (0, url)
+        assert [seen["projection"] for seen in ran.data["projections"]] == ["turnover"]
+    not_a_store = run("projections", tmp_path / "index", "--json")
+    assert not_a_store.error["code"] == ("store.not-ours" if backend == "rocksdb" else "store.none")
 
 
 @pytest.mark.parametrize(

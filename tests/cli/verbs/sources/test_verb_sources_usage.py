@@ -10,9 +10,10 @@ import click
 import pytest
 from source_index import contents, url_of
 
-from holdfast.cli.options import index_address
+import holdfast
+from holdfast.base.addresses import kv_address
 from holdfast.cli.verbs import sources
-from holdfast.storage.kv.rocksdb_directory import MARKS
+from holdfast.projections import open_projections
 
 DOCUMENT = Path(__file__).parents[4] / "docs/cli.md"
 
@@ -24,9 +25,23 @@ def test_a_plain_path_will_do(run, path, monkeypatch):
     odd = path.parent / "an index?#%20 é.db"
     path.rename(odd)
     assert run("sources", odd, "--json").json["store"] == str(odd)
-    (path.parent / "rocks").mkdir()
-    (path.parent / "rocks" / MARKS["index"]).touch()
-    assert index_address("rocks") == f"rocksdb:///{path.parent}/rocks"
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "file"])
+def test_the_path_of_a_directory_is_recognised_by_its_content(run, tmp_path, monkeypatch, backend):
+    url = kv_address(backend, str(tmp_path / "index"))
+    with holdfast.open_index(url) as index, index.session():
+        index.checkpoints.stage_checkpoint("orders", 5)
+    store = tmp_path / "store"
+    with open_projections(kv_address(backend, str(store))):
+        pass
+    monkeypatch.chdir(tmp_path)
+    for given in (tmp_path / "index", "index", "./index/", f"file:{tmp_path}/index"):
+        ran = run("sources", given, "--json")
+        assert (ran.code, ran.data["address"]) == (0, url)
+        assert [source["source"] for source in ran.data["sources"]] == ["orders"]
+    not_an_index = run("sources", store, "--json")
+    assert not_an_index.error["code"] == ("index.not-ours" if backend == "rocksdb" else "index.record")
 
 
 @pytest.mark.parametrize("verb", [["sources"], ["sources", "clear", "--yes"]])
@@ -46,6 +61,7 @@ def test_what_is_no_index(run, tmp_path, verb):
         (text, 6, "Corrupt"),
         ("ftp://user:hunter2@example.org/x", 2, "Invalid"),
         ("sqlite://relative", 2, "Invalid"),
+        ("redis:/user:hunter2@example.org/x", 2, "Invalid"),
         ("", 2, "Invalid"),
     ):
         ran = run(*verb, given, "--json")
