@@ -67,3 +67,17 @@ def test_after_a_clean_end_no_state_is_read(place: WatchedPlace, read: list[str]
     (place.workdir / STAMPS).unlink()
     place.run_watched()
     assert set(read) == {batch.key for batch in place.newest().needed_batches}
+
+
+def test_an_old_suspicion_is_gone_once_an_epoch_has_gone_through(place: WatchedPlace, read: list[str]) -> None:
+    """Or no stamps would ever be trusted again."""
+    place.shop.sell(2)
+    place.run_watched()
+    (place.workdir / SUSPECT).write_text('{"why": "Spark stumbled over it.", "committed": 0}')
+    place.shop.sell(1)
+    place.run_watched()
+    assert read  # it was doubted
+    assert place.notes() == {STAMPS}
+    read.clear()
+    place.run_watched()
+    assert read == []
