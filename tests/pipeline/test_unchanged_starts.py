@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from revenue_place import Place
+from revenue_place import ONCE, Place
 
 from holdfast.pipeline.workdir.workdir import STAMPS, SUSPECT
+from holdfast.sinks.files import FileSink
 from holdfast.sinks.function import FunctionSink
 from holdfast.storage.objects.local import LocalObjects
+from pipeline.shop import revenue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,9 +28,12 @@ class WatchedPlace(Place):
         self.seen: list[set[str]] = []
 
     def run_watched(self, **options: Any) -> None:
-        pipeline = self.pipeline(**options)
-        pipeline.sink("look", FunctionSink(lambda rows, delivery: self.seen.append(self.notes())))
-        self.run(pipeline)
+        """Everything there is; `options` are those of `run`."""
+        pipeline = self.pipeline()
+        pipeline.sink("look", FunctionSink(lambda rows: self.seen.append(self.notes())))
+        pipeline.sink("files", FileSink(self.out))
+        orders = pipeline.source("orders", self.shop.orders(self.spark))
+        pipeline.run(revenue(orders), output_mode="update", trigger=ONCE, **options)
 
     def notes(self) -> set[str]:
         return {path.name for path in self.workdir.iterdir()} & {STAMPS, SUSPECT}
@@ -80,4 +85,23 @@ def test_an_old_suspicion_is_gone_once_an_epoch_has_gone_through(place: WatchedP
     assert place.notes() == {STAMPS}
     read.clear()
     place.run_watched()
+    assert read == []
+
+
+@pytest.mark.parametrize("way", ["argument", "environment"])
+def test_a_start_that_is_asked_to_compares_every_byte(
+    place: WatchedPlace, read: list[str], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    place.shop.sell(2)
+    place.run_watched()
+    kept = {batch.key for batch in place.newest().needed_batches}
+    if way == "environment":
+        monkeypatch.setenv("HOLDFAST_VERIFY", "1")
+        place.run_watched()
+    else:
+        place.run_watched(verify=True)
+    assert set(read) == kept
+    assert place.notes() == {STAMPS}
+    read.clear()
+    place.run_watched(verify=False)
     assert read == []
