@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import holdfast
 from checkpoint_stores import fill, flip, sidecar_path, tree
 from holdfast.checkpoints.cleanup import Removal
+from holdfast.checkpoints.lease import current
 from holdfast.checkpoints.retention import Orphan
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.operations import clear_index
@@ -126,6 +128,32 @@ def test_recovery_rebuilds_the_workdir(pipeline):
     assert plan.as_json() == [{"action": "rebuild-workdir", "checkpoint_id": 3}]
     assert "generation 2" in plan.apply().lines[0]
     assert not pipeline.workdir.is_empty()
+
+
+def link_elsewhere(home: Path) -> Path:
+    """The workdir on another disk, as people do it: a symbolic link in its place."""
+    target = home.with_name("large disk")
+    target.mkdir()
+    home.symlink_to(target)
+    return target
+
+
+def test_a_workdir_that_is_a_link_is_refused(pipeline):
+    target = link_elsewhere(pipeline.workdir.home)
+    found = examine(open_existing(str(pipeline.root)))
+    assert found.forecast.refusal.code == "workdir.not-replaceable"
+    assert str(target) in found.forecast.refusal.next_step
+    assert found.plan(rebuild_workdir=True).is_empty
+
+
+def test_a_workdir_that_has_become_a_link_stays_one(pipeline):
+    plan = examine(open_existing(str(pipeline.root))).plan(rebuild_workdir=True)
+    target = link_elsewhere(pipeline.workdir.home)
+    with pytest.raises(Invalid) as raised:
+        plan.apply()
+    assert raised.value.code == "workdir.not-replaceable"
+    assert pipeline.workdir.home.readlink() == target
+    assert current(pipeline.store.objects).generation == 1
 
 
 def test_a_rebuild_that_waited_while_the_pipeline_went_on_is_refused(pipeline):

@@ -100,6 +100,15 @@ class TestRefusals:
         self.refused(place, Invalid, "belongs to something else", workdir=precious)
         assert (precious / "thesis.txt").read_text() == "years of work"
 
+    def test_a_workdir_that_could_not_be_replaced_is_refused_before_anything_is_claimed(self, place: Place) -> None:
+        place.shop.sell(1)
+        (place.root / "large disk").mkdir()
+        (place.root / "workdir").symlink_to(place.root / "large disk")
+        words = ["a symbolic link to", str(place.root / "large disk")]
+        self.refused(place, Invalid, *words, workdir=place.root / "workdir")
+        assert not Path(place.store).exists()
+        assert list((place.root / "large disk").iterdir()) == []
+
     def test_a_store_of_another_pipeline(self, place: Place) -> None:
         place.shop.sell(1)
         place.run()

@@ -1,13 +1,16 @@
-"""The frame of an epoch while several sinks read it: held, and let go whatever happens."""
+"""One run of a query: its frame is held and let go whatever happens, and its end is what ended it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.pipeline.query_run import FrameCache
+from holdfast.errors import Unavailable
+from holdfast.pipeline.query_run import FrameCache, QueryRun
+from holdfast.pipeline.workdir.workdir import Workdir
 
 
 class Frame:
@@ -47,3 +50,61 @@ def test_a_frame_is_let_go_when_a_sink_fails(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), cache(tmp_path).hold(frame):
         raise ZeroDivisionError
     assert frame.asked == ["persist", "unpersist"]
+
+
+# The end
+
+
+class EndedQuery:
+    """Spark's query after its end."""
+
+    isActive = False  # noqa: N815
+    lastProgress = None  # noqa: N815
+
+    def __init__(self, failure: Exception | None) -> None:
+        self._failure = failure
+
+    def awaitTermination(self, seconds: float) -> None:  # noqa: N802
+        pass
+
+    def exception(self) -> Exception | None:
+        return self._failure
+
+
+class Ending:
+    """What a run asks at its end: a coordinator that cannot seal, and a heartbeat."""
+
+    newest = None
+    fenced = None
+
+    def __init__(self, problem: Exception) -> None:
+        self._problem = problem
+        self.has_stopped = False
+
+    def seal(self, *, is_clean: bool) -> None:
+        raise self._problem
+
+    def stop(self) -> None:
+        self.has_stopped = True
+
+
+@pytest.mark.parametrize("problem", [OSError("no room"), RuntimeError("changed size during iteration")], ids=repr)
+@pytest.mark.parametrize("failure", [None, Unavailable("The sink is away.")], ids=repr)
+def test_stamps_that_cannot_be_written_do_not_replace_the_outcome(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, problem: Exception, failure: Exception | None
+) -> None:
+    definition = SimpleNamespace(name="shop", sinks={})
+    prepared: Any = SimpleNamespace(definition=definition, query=SimpleNamespace(sources=(), is_deterministic=True))
+    ending: Any = Ending(problem)
+    run = QueryRun(
+        prepared, ending, workdir=Workdir(tmp_path), generation=1, lineage=0, replays=False, heartbeat=ending
+    )
+    run.query = EndedQuery(failure)  # type: ignore[assignment]
+    assert run.await_end()
+    assert ending.has_stopped
+    if failure is None:
+        run.raise_failure()
+    else:
+        with pytest.raises(Unavailable):
+            run.raise_failure()
+    assert "the workdir's stamps could not be written" in caplog.text

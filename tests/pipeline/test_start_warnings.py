@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
+from revenue_place import Place
 
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
 from holdfast.sinks import DeltaSink, FileSink, PostgresSink
+from holdfast.spark import Notice, watch
+from sparks import configured
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize(
@@ -46,3 +55,39 @@ def test_sinks_that_only_append(tmp_path: object) -> None:
     assert FileSink(f"{tmp_path}/files").only_appends
     assert [DeltaSink(f"{tmp_path}/d").only_appends, DeltaSink(f"{tmp_path}/d", key="id").only_appends] == [True, False]
     assert [PostgresSink(dsn, "t").only_appends, PostgresSink(dsn, "t", key="id").only_appends] == [True, False]
+
+
+# A start
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, ["Sink 'files' only appends: with output mode 'update'"]),
+        (
+            {"spark.sql.shuffle.partitions": "200"},
+            [
+                "Sink 'files' only appends: with output mode 'update'",
+                "The query keeps its state in 200 partitions on 2",
+            ],
+        ),
+    ],
+)
+def test_a_start_says_so_in_its_log_and_to_those_who_watch(
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, str],
+    words: list[str],
+) -> None:
+    told: list[object] = []
+    stop = watch(told.append)
+    try:
+        with configured(spark, settings):
+            Place(spark, tmp_path).run()  # nothing was sold: there is no epoch
+    finally:
+        stop()
+    warned = [event.text for event in told if isinstance(event, Notice) and event.level == "warning"]
+    assert [text.startswith(begin) for text, begin in zip(warned, words, strict=True)] == [True] * len(words)
+    logged = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert logged == [f"revenue: {text}" for text in warned]

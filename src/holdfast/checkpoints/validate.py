@@ -14,6 +14,8 @@ from holdfast.checkpoints.layout import batch_key, is_batch_key
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest, Issue, StateVersion
 from holdfast.checkpoints.operator_state import checksum_subject, inline_hash, read_ahead, state_checksum
 from holdfast.errors import Corrupt, NotFound
+from holdfast.storage.objects import ObjectInfo
+from holdfast.storage.objects.infos import infos
 
 Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
@@ -156,9 +158,11 @@ class Validator:
     def _batch_issues(self, manifest: CheckpointManifest) -> Iterator[Issue]:
         if self._deep and not manifest.needed_batches:
             yield from self._unlisted_batch_issues(manifest)
+        unknown = [batch for batch in manifest.needed_batches if batch not in self._batches]  # others may need it too
+        found = infos(self._catalog.objects, [batch.key for batch in unknown if is_batch_key(batch.key)])
+        for batch in unknown:
+            self._batches[batch] = self._batch_problem(batch, found.get(batch.key))
         for batch in manifest.needed_batches:
-            if batch not in self._batches:  # several checkpoints may need it
-                self._batches[batch] = self._batch_problem(batch)
             problem = self._batches[batch]
             if problem:
                 yield Issue(f"batch object {batch.key!r} {problem}", True)
@@ -176,10 +180,9 @@ class Validator:
             except NotFound:
                 return
 
-    def _batch_problem(self, batch: BatchObject) -> str | None:
+    def _batch_problem(self, batch: BatchObject, info: ObjectInfo | None) -> str | None:
         if not is_batch_key(batch.key):
             return "cannot be one: its name is not a batch object's"
-        info = self._catalog.objects.info(batch.key)
         if info is None:
             return "is not there"
         if info.size != batch.bytes:

@@ -225,6 +225,7 @@ def forecast_start(
         pipeline = _pipeline(chosen, found)
         if pipeline is None:
             return None
+        found.check_replaceable()
         seen, _ = observe_workdir(found, opened.store, chosen)
         observed = Observation(opened.address, chosen, seen, report.skipped)
         return StartForecast(pipeline, seen.path, plan_recovery(observed, _recorded_spec(pipeline, chosen)), None)
@@ -238,9 +239,11 @@ def _rebuild_workdir(opened: OpenedStore, forecast: StartForecast, checkpoint_id
     """Take the pipeline over and rebuild the workdir from this checkpoint; returns the new generation.
 
     Guarantees: a driver that still runs is fenced before anything is changed; if the pipeline saved another checkpoint
-    meanwhile, `Conflict` is raised and the workdir stays.
+    meanwhile, `Conflict` is raised and the workdir stays. `Invalid`, and nothing is claimed, if the workdir cannot be
+    replaced by renaming.
     """
     workdir = Workdir(forecast.workdir)
+    workdir.check_replaceable()
     lease = opened.store.claim(f"holdfast recover on {socket.gethostname()}:{os.getpid()}")
     seen = observe(opened.store, workdir)
     newest = seen.newest

@@ -94,6 +94,8 @@ class PipelineDefinition(msgspec.Struct, frozen=True, kw_only=True):
     on_epoch: Listeners[EpochReport] = msgspec.field(default_factory=lambda: Listeners("a listener of epochs"))
     accepts_loss: bool = True
     anew_after: int = 0
+    verify: bool = False
+    """Whether a start reads every byte of checkpoint and workdir, also where stamps vouch for them."""
 
     @property
     def workdir_owner(self) -> WorkdirOwner:

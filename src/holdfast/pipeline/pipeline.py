@@ -25,7 +25,7 @@ from holdfast.pipeline.query.plan import check_frame
 from holdfast.pipeline.recovery_plan import OnChange
 from holdfast.pipeline.reference_table import pin_table
 from holdfast.pipeline.reports import EpochReport, Listeners
-from holdfast.pipeline.supervisor import Run, Supervisor, restarts_by_default
+from holdfast.pipeline.supervisor import Run, Supervisor, restarts_by_default, verifies_by_default
 from holdfast.pipeline.trigger import read_trigger
 from holdfast.pipeline.workdir.pack import Reopening
 from holdfast.pipeline.workdir.workdir import Workdir
@@ -190,6 +190,7 @@ class Pipeline:
         output_mode: str = "append",
         trigger: str | Mapping[str, Any] | None = None,
         restarts: int | None = None,
+        verify: bool | None = None,
         **spark_trigger: Any,
     ) -> None:
         """Run until the query ends by itself or is asked to stop; Ctrl-C and SIGTERM finish the epoch and return.
@@ -200,10 +201,13 @@ class Pipeline:
         After a failure that may pass by itself (a store or a sink that cannot be reached, a damaged workdir) it starts
         again, at most `restarts` times without an epoch in between (by default HOLDFAST_RESTARTS from the environment,
         or 3). Every other failure is raised, at once: what is denied, missing or at odds with the query stays so.
+
+        A start reads no state if nothing has changed since a clean end. With `verify` (by default HOLDFAST_VERIFY from
+        the environment) every start compares the newest checkpoint with the workdir byte by byte.
         """
         allowed = restarts_by_default() if restarts is None else restarts
         chosen = read_trigger(trigger, spark_trigger)
-        supervisor = Supervisor(self._definition(frame, output_mode, chosen), restarts=allowed)
+        supervisor = Supervisor(self._definition(frame, output_mode, chosen, verify), restarts=allowed)
         self._run = supervisor.handle
         supervisor.run()
 
@@ -213,17 +217,20 @@ class Pipeline:
         *,
         output_mode: str = "append",
         trigger: str | Mapping[str, Any] | None = None,
+        verify: bool | None = None,
         **spark_trigger: Any,
     ) -> Run:
         """Recover, start the query and return a handle with `stop()` and `await_termination()`.
 
-        Triggers are given as for `run`.
+        Triggers and `verify` are given as for `run`.
         """
-        self._run = run = Run(self._definition(frame, output_mode, read_trigger(trigger, spark_trigger)))
+        self._run = run = Run(self._definition(frame, output_mode, read_trigger(trigger, spark_trigger), verify))
         run.begin()
         return run
 
-    def _definition(self, frame: DataFrame, output_mode: str, trigger: dict[str, Any]) -> PipelineDefinition:
+    def _definition(
+        self, frame: DataFrame, output_mode: str, trigger: dict[str, Any], verify: bool | None
+    ) -> PipelineDefinition:
         check_frame(frame)
         if self._run is not None and self._run.is_active:
             raise Invalid(
@@ -270,6 +277,7 @@ class Pipeline:
             on_epoch=self._on_epoch,
             accepts_loss=self.accepts_loss,
             anew_after=self._anew_after,
+            verify=verifies_by_default() if verify is None else verify,
         )
 
     def start_over(self) -> None:

@@ -228,10 +228,20 @@ class QueryRun:
         self._await_termination(PATIENCE)  # one that is being stopped is not active any more, and not yet at its end
         self.report()
         has_failed = self.failure is not None or (self.query.exception() is not None and not self._has_refused_batch)
-        with contextlib.suppress(OSError):  # without its stamps the next start reads bytes
-            self._coordinator.seal(is_clean=not has_failed)
+        self._seal(is_clean=not has_failed)
         self._heartbeat.stop()
         return True
+
+    def _seal(self, *, is_clean: bool) -> None:
+        """Leave the workdir's stamps for the next start. Never raises: the query's outcome stands, whatever fails here.
+
+        Without stamps the next start compares bytes.
+        """
+        try:
+            self._coordinator.seal(is_clean=is_clean)
+        except Exception:
+            text = "the workdir's stamps could not be written; the next start compares its files byte by byte"
+            log.warning("%s: %s", self._pipeline, text, exc_info=True)
 
     def _await_termination(self, seconds: float) -> None:
         assert self.query is not None

@@ -85,9 +85,12 @@ def _refuse_newer_format(store: CheckpointStore, number: int) -> None:
         )
 
 
-def observe(store: CheckpointStore, workdir: Workdir, *, anew_after: int = 0) -> Observation:
-    """Observe store and workdir. Changes nothing; the sinks are asked by `recover_sinks` after the claim."""
-    if unchanged := unchanged_checkpoint(store, workdir):
+def observe(store: CheckpointStore, workdir: Workdir, *, anew_after: int = 0, verify: bool = False) -> Observation:
+    """Observe store and workdir. Changes nothing; the sinks are asked by `recover_sinks` after the claim.
+
+    With `verify` every byte is read, whatever stamps vouch for.
+    """
+    if not verify and (unchanged := unchanged_checkpoint(store, workdir)):
         state, held = observe_workdir(workdir, store, *unchanged)
         return Observation(store.objects.address, unchanged[0], state, held=held)
     newest, skipped = newest_checkpoint(store, anew_after=anew_after)

@@ -178,7 +178,7 @@ def _announce_takeover(store: CheckpointStore, lease: Lease, pipeline: str) -> N
 
 def _observe(definition: PipelineDefinition, claim: Claim) -> Observation:
     """Observe store and workdir first: which staged output the sinks keep depends on the newest checkpoint."""
-    seen = observe(definition.store, claim.workdir, anew_after=definition.anew_after)
+    seen = observe(definition.store, claim.workdir, anew_after=definition.anew_after, verify=definition.verify)
     sinks = recover_sinks(definition.sinks, seen.newest, definition.name, claim.generation, seen.doubtful)
     return msgspec.structs.replace(seen, sinks=sinks)
 

@@ -24,6 +24,9 @@ PAUSES = (0.5, 2.0, 8.0, 30.0)
 RESTARTS = "HOLDFAST_RESTARTS"
 """Environment variable: how many restarts, unless `run(restarts=...)` is given."""
 
+VERIFY = "HOLDFAST_VERIFY"
+"""Environment variable: 1 for starts that read every byte, unless `verify=...` is given to `run` or `start`."""
+
 _WORKDIR_TROUBLE = re.compile(
     r"STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
     r"|CANNOT_LOAD_STATE_STORE|STATE_STORE_[A-Z_]*NOT_(?:FOUND|EXIST)|Incomplete log file"
@@ -206,6 +209,14 @@ def restarts_by_default() -> int:
     if not text.isascii() or not text.isdigit():
         raise Invalid(f"{RESTARTS} is a whole number from 0, not {text!r}.", code="pipeline.restarts", about=RESTARTS)
     return int(text)
+
+
+def verifies_by_default() -> bool:
+    """Whether starts read every byte by default: HOLDFAST_VERIFY is 1."""
+    text = os.environ.get(VERIFY) or "0"
+    if text not in ("0", "1"):
+        raise Invalid(f"{VERIFY} is 0 or 1, not {text!r}.", code="pipeline.verify", about=VERIFY)
+    return text == "1"
 
 
 def is_passing(error: BaseException) -> bool:

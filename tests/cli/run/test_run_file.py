@@ -133,3 +133,17 @@ def test_restarts_are_passed_on(file):
     assert ran.code == 2
     assert "HOLDFAST_RESTARTS is a whole number" in ran.err
     assert in_pipe("--restarts", -1, path).code == 2
+
+
+def test_verify_is_passed_on(file):
+    path = file(
+        """
+        from holdfast.pipeline.supervisor import verifies_by_default
+        tell(Notice("orders", f"verifies: {verifies_by_default()}"))
+        """
+    )
+    assert "verifies: False" in in_pipe(path).out
+    assert "verifies: True" in in_pipe("--verify", path).out
+    ran = in_pipe(path, HOLDFAST_VERIFY="yes")
+    assert ran.code == 2
+    assert "HOLDFAST_VERIFY is 0 or 1" in ran.err

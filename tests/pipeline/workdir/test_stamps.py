@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from snapshots import Driver
 
-from holdfast.pipeline.recovery import observe
+from holdfast.pipeline.recovery import observe, unchanged_checkpoint
 from holdfast.pipeline.recovery_plan import Observation
 from holdfast.pipeline.workdir import stamps
 from holdfast.pipeline.workdir.stamps import remove_stamps
 from holdfast.pipeline.workdir.workdir import STAMPS
+from holdfast.storage.objects import CloudObjects
+from holdfast.storage.objects.infos import FEW
 from holdfast.storage.objects.local import LocalObjects
-from places import LocalPlace
+from places import LocalPlace, MemoryPlace
 from workdir_files import HdfsState
 
 
@@ -222,3 +224,28 @@ def test_a_damaged_manifest_is_noticed(ended: Ended) -> None:
     seen = ended.start()
     assert seen.newest is not None
     assert seen.newest.checkpoint_id == 3
+
+
+def test_where_looks_cost_requests_batch_objects_are_listed(
+    memory: MemoryPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(memory, tmp_path / "work")
+    state = HdfsState(driver.made, snapshot_every=20)
+    for batch in range(12):
+        driver.epoch(batch, state)
+    needed = driver.load(11).needed_batches
+    assert len(needed) > FEW
+    looked: list[str] = []
+    look = CloudObjects.info
+
+    def noted(self: CloudObjects, key: str) -> Any:
+        looked.append(key)
+        return look(self, key)
+
+    monkeypatch.setattr(CloudObjects, "info", noted)
+    driver.snapshotter.seal(driver.load(11), is_clean=True)
+    found = unchanged_checkpoint(memory.open(), driver.made.workdir)
+    assert found is not None
+    assert looked == []
+    memory.objects.delete([needed[3].key])
+    assert unchanged_checkpoint(memory.open(), driver.made.workdir) is None

@@ -35,7 +35,7 @@ from holdfast.pipeline.reports import Event, tell
 from holdfast.spark import Notice, watch
 
 TERMINATED = 128 + signal.SIGTERM
-OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}
+OURS = {"--master", "--conf", "--restarts", "--verify", "--json", "--debug"}
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -55,6 +55,7 @@ OURS = {"--master", "--conf", "--restarts", "--json", "--debug"}
     type=click.IntRange(min=0),
     help="How often to start again in a row after a failure that may pass by itself; 3 unless the file says.",
 )
+@click.option("--verify", is_flag=True, help="Compare checkpoint and workdir byte by byte at the start.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document per event, for programs.")
 @click.option("--debug", is_flag=True, help="Log every step, and show a traceback of every failure.")
 def command(
@@ -64,6 +65,7 @@ def command(
     master: str | None,
     settings: tuple[tuple[str, str], ...],
     restarts: int | None,
+    verify: bool,
     as_json: bool,
     debug: bool,
 ) -> int:
@@ -86,6 +88,8 @@ def command(
     changes = spark_environment(os.environ, master=master, settings=settings)
     if restarts is not None:
         changes["HOLDFAST_RESTARTS"] = str(restarts)
+    if verify:
+        changes["HOLDFAST_VERIFY"] = "1"
     if misplaced := OURS.intersection(arguments):
         output.note(f"{sorted(misplaced)[0]} comes after the file and is passed on to it; options of run come before")
     # Until a pipeline handles signals itself, SIGTERM ends the file by `SystemExit`, which also restores the terminal.

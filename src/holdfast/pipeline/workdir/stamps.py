@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError
 from holdfast.pipeline.workdir.entries import Entries
 from holdfast.pipeline.workdir.workdir import STAMPS, Workdir
 from holdfast.storage.objects import ObjectStore
+from holdfast.storage.objects.infos import infos
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FORMAT = 1
@@ -142,9 +143,11 @@ def _stamp(workdir: Workdir, path: str) -> Stamp | None:
 
 def _stored(objects: ObjectStore, batches: Iterable[BatchObject]) -> list[StoredObject] | None:
     """The batch objects in the store; None if one is not there."""
-    found = [objects.info(batch.key) for batch in batches]
-    there = [StoredObject(info.size, info.modified) for info in found if info is not None]
-    return there if len(there) == len(found) else None
+    keys = [batch.key for batch in batches]
+    found = infos(objects, keys)
+    if found.keys() != set(keys):
+        return None
+    return [StoredObject(found[key].size, found[key].modified) for key in keys]
 
 
 def _boot_id() -> str:

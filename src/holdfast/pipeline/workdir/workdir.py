@@ -115,10 +115,12 @@ class Workdir:
         """`Invalid` if it could not be renamed, as a restore does: it is a mount point or a symbolic link."""
         if self.home.is_symlink():
             target = os.path.realpath(self.home)
-            raise _not_replaceable(self.home, f"a symbolic link to {target}", f"pass its target: workdir={target!r}")
+            raise _not_replaceable(
+                self.home, f"a symbolic link to {target}", f"pass its target as the workdir: {target}"
+            )
         if is_mount_point(self.home):
             inside = str(self.home / "workdir")
-            raise _not_replaceable(self.home, "a mount point", f"pass a directory inside it: workdir={inside!r}")
+            raise _not_replaceable(self.home, "a mount point", f"pass a directory inside it as the workdir: {inside}")
 
     def make(self, owner: WorkdirOwner) -> None:
         """Make it, marked as belonging to `owner`. Fine if it is there."""
