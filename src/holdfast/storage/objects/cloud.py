@@ -61,7 +61,9 @@ class CloudObjects:
 
     def __copy__(self) -> CloudObjects:
         """Another handle on the same place, for another thread."""
-        return CloudObjects(self._store, self._address, writes=self._writes)
+        other = CloudObjects(self._store, self._address, writes=self._writes, service=self.service)
+        other._was_answered = self._was_answered
+        return other
 
     @property
     def address(self) -> str:
