@@ -198,14 +198,16 @@ def test_names_for_spark() -> None:
 
 
 def test_a_shell_offers_the_public_names_alone() -> None:
+    import holdfast.index
     import holdfast.projections
     import holdfast.sinks
     import holdfast.spark
 
-    for module in (holdfast.projections, holdfast.sinks, holdfast.spark):
+    modules = (holdfast.index, holdfast.projections, holdfast.sinks, holdfast.spark)
+    for module in modules:
         assert dir(module) == sorted(module.__all__)
     assert dir(holdfast) == sorted([*holdfast.__all__, "__version__", "errors"])
-    for module in (holdfast, holdfast.projections, holdfast.sinks, holdfast.spark):
+    for module in (holdfast, *modules):
         assert all(hasattr(module, name) for name in dir(module))
 
 

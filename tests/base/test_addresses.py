@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -188,6 +189,42 @@ def test_an_address_of_a_key_value_store_without_an_absolute_path_is_refused(add
     with pytest.raises(Invalid) as caught:
         kv_path(address)
     assert caught.value.code == "address.refused"
+
+
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A file at an absolute path, and one at the relative path of the same spelling."""
+    absolute = tmp_path / "x.db"
+    here = tmp_path / "here"
+    relative = here / str(absolute)[1:]
+    relative.parent.mkdir(parents=True)
+    for path in (absolute, relative):
+        path.touch()
+    monkeypatch.chdir(here)
+    return absolute, relative
+
+
+def test_an_address_that_meant_another_file_which_exists_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    absolute, relative = both(tmp_path, monkeypatch)
+    for _ in range(2):
+        assert kv_path(f"sqlite://{absolute}") == str(relative)
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("holdfast.sources", logging.WARNING)
+    assert record.getMessage() == (
+        f"sqlite://{absolute} means {relative}; {absolute} exists, too, which it meant in earlier releases. "
+        f"Next: write sqlite:///{absolute} for that one, or sqlite:///{relative} for this one without the warning"
+    )
+
+
+def test_an_absolute_address_never_meant_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    absolute, relative = both(tmp_path, monkeypatch)
+    assert kv_path(f"sqlite:///{absolute}") == str(absolute)
+    absolute.unlink()
+    assert kv_path(f"sqlite://{absolute}") == str(relative)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("path", ["/data/x.db", "/data/a b?#%20", os.fsdecode(b"/data/\xff")])

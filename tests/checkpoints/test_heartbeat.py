@@ -43,8 +43,8 @@ def sign(state: RunState = "running", generation: int = 3, at_ms: int = 0) -> He
         ("failed", 3, DEAD_AFTER * 100, "failed"),
         ("running", 2, 1.0, "fenced"),
         ("running", 2, DEAD_AFTER * 100, "fenced"),
-        ("failed", 2, 1.0, "fenced"),
-        ("stopped", 2, 1.0, "unknown"),  # the newest claim has given no sign yet
+        ("failed", 2, 1.0, "unknown"),  # it ended by itself, and the newest claim has given no sign yet
+        ("stopped", 2, 1.0, "unknown"),
     ],
 )
 def test_the_state_of_a_driver(state: RunState, generation: int, age: float, expected: DriverState) -> None:

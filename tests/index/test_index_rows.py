@@ -111,6 +111,35 @@ def test_numbers_of_a_document_with_columns() -> None:
     assert [type(found[name]) for name in "xndfi"] == [Decimal, Decimal, float, float, int]
 
 
+STRUCT = {"type": "struct", "fields": [{"name": "a", "type": "double"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "expected"),
+    [
+        ("double", '{"v":1.5,"old":2,"text":"x"}', {"v": 1.5, "old": 2, "text": "x"}),
+        ("double", '{"old":2.50}', {"v": None, "old": Decimal("2.50")}),
+        (STRUCT, '{"v":{"a":1.5,"gone":[1,null]}}', {"v": {"a": 1.5, "gone": [1, None]}}),
+        ("double", '{"v":"a word"}', {"v": "a word"}),
+        ("decimal(9,2)", '{"v":"a word"}', {"v": "a word"}),
+        ("decimal(9,2)", '{"v":{"a":1}}', {"v": {"a": 1}}),
+        ("double", '{"v":"1.5"}', {"v": "1.5"}),
+        ("double", '{"v":true}', {"v": True}),
+        ("double", '{"v":"NaN2"}', {"v": "NaN2"}),
+        ({"type": "array", "elementType": "double"}, '{"v":7}', {"v": 7}),
+        ({"type": "array", "elementType": "string"}, '{"v":"a word"}', {"v": "a word"}),
+        ({"type": "map", "valueType": "double"}, '{"v":[7]}', {"v": [7]}),
+        (STRUCT, '{"v":"a word"}', {"v": "a word"}),
+    ],
+)
+def test_rows_of_older_columns_are_read_as_they_were(kind: object, document: str, expected: dict[str, object]) -> None:
+    """A query that lost a column, or gave one another type, leaves the rows that it does not touch as they are."""
+    columns = {"type": "struct", "fields": [{"name": "v", "type": kind}]}
+    found = row_reader(json.dumps(columns))(document.encode())
+    assert found == expected
+    assert [type(value) for value in found.values()] == [type(value) for value in expected.values()]
+
+
 def test_rows_whose_columns_are_not_known() -> None:
     assert row_reader(None)(b'{"x":1.5,"n":3,"s":"NaN"}') == {"x": 1.5, "n": 3, "s": "NaN"}
 

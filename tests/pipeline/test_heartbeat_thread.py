@@ -17,6 +17,7 @@ from holdfast.checkpoints.heartbeat import DEAD_AFTER, KEY, Heartbeat, beat, rea
 from holdfast.checkpoints.lease import Lease, LeaseRecord
 from holdfast.errors import Unavailable
 from holdfast.pipeline.heartbeat import HeartbeatThread, takeover
+from holdfast.storage.objects.store import Listing
 
 PATIENCE = 30.0
 
@@ -103,6 +104,24 @@ def test_one_that_was_taken_over_finds_out_and_ends(store: CheckpointStore, capl
     thread.stop(("failed", "lease.lost"))
     assert (last(store).generation, last(store).state) == (2, "running")
     other.stop(("stopped", None))
+
+
+def test_it_looks_through_a_handle_of_its_own(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handle belongs to one thread, and the one of the store to the driver's."""
+    thread = HeartbeatThread(store.objects, store.claim("old"), every=0.01)
+    open_store(store.objects.address).claim("new")
+    real, users = store.objects.list, set()
+
+    def listed(prefix: str) -> Listing:
+        users.add(threading.current_thread().name)
+        return real(prefix)
+
+    monkeypatch.setattr(store.objects, "list", listed)
+    beat(store.objects, Heartbeat(2, "new", 0, "running", 0))
+    thread.start()
+    wait_until(lambda: thread.fenced)
+    thread.stop()
+    assert users == set()
 
 
 def test_a_store_that_fails_does_not_end_it(

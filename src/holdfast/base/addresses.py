@@ -8,11 +8,13 @@
 | `sqlite:////path`, `rocksdb:////path` | a key-value store at an absolute path |
 | `scheme://...` | a service |
 
-Schemes are case-insensitive. Nothing here touches a disk, except that `kv_path` looks whether a file exists.
+Schemes are case-insensitive. Nothing here touches a disk, except that `kv_path` looks whether files exist.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import re
 import urllib.parse
@@ -20,6 +22,7 @@ from pathlib import Path
 
 from holdfast.errors import Invalid
 
+log = logging.getLogger("holdfast.sources")
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 """Object storage."""
 
@@ -91,7 +94,8 @@ def kv_path(address: str, *, code: str | None = None) -> str:
     """The absolute path of a key-value store on disk; `file:///path` has three slashes and is absolute.
 
     `Invalid` if nothing is at a relative path, but something is at the absolute path of the same spelling. Before three
-    slashes meant a relative path they meant that one, and a new, empty store must not silently take its place.
+    slashes meant a relative path they meant that one, and a new, empty store must not silently take its place. Where
+    something is at both, a warning is logged once per process.
     """
     scheme, _, path = address.partition("://")
     scheme = scheme.lower()
@@ -119,7 +123,22 @@ def kv_path(address: str, *, code: str | None = None) -> str:
             next_step=f"write {kv_address(scheme, absolute)} for {absolute}, or {kv_address(scheme, relative)} for a "
             "new one",
         )
+    if relative != absolute and os.path.lexists(absolute):
+        _warn_of_both(address, kv_address(scheme, relative), relative, kv_address(scheme, absolute), absolute)
     return relative
+
+
+@functools.cache
+def _warn_of_both(address: str, this: str, relative: str, other: str, absolute: str) -> None:
+    log.warning(
+        "%s means %s; %s exists, too, which it meant in earlier releases. "
+        "Next: write %s for that one, or %s for this one without the warning",
+        address,
+        relative,
+        absolute,
+        other,
+        this,
+    )
 
 
 def kv_address(scheme: str, path: str) -> str:

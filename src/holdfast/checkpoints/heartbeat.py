@@ -29,7 +29,7 @@ RunState = Literal["running", "stopped", "failed"]
 """What a driver says of itself."""
 
 DriverState = Literal["running", "stopped", "failed", "dead", "fenced", "unknown"]
-"""What is known of it from outside. `unknown`: its release writes no heartbeat, or it ended before its first one."""
+"""What is known of it from outside. `unknown`: its release writes no heartbeat, or it has not written its first one."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -95,8 +95,11 @@ def observe_driver(objects: ObjectStore, now: float) -> tuple[LeaseRecord | None
 
 
 def judge_driver(lease: LeaseRecord, last: tuple[Heartbeat, float] | None, now: float) -> DriverStatus:
-    """The status of a driver from the newest claim and the last heartbeat. Pure."""
-    if last is None or (last[0].generation < lease.generation and last[0].state == "stopped"):
+    """The status of a driver from the newest claim and the last heartbeat. Pure.
+
+    A driver that had ended by itself before the newest claim was not fenced by it.
+    """
+    if last is None or (last[0].generation < lease.generation and last[0].state != "running"):
         return DriverStatus("unknown", lease.owner, lease.generation, lease.started_ms, lease.holdfast, None)
     heartbeat, modified = last
     state: DriverState = heartbeat.state

@@ -104,6 +104,10 @@ class Lease:
     def generation(self) -> int:
         return self.record.generation
 
+    def through(self, objects: ObjectStore) -> Lease:
+        """The same claim, checked through another handle on the store: for another thread."""
+        return Lease(objects, self.record, self.predecessor, clock=self._clock)
+
     def check(self, *, unless_within: float = 0.0) -> None:
         """Raise `Fenced` if another claim came since. A check is one listing.
 

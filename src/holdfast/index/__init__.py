@@ -33,3 +33,8 @@ __all__ = [
     "open_index",
     "recover",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names alone: what a shell offers for completion."""
+    return __all__

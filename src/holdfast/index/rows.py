@@ -29,6 +29,7 @@ OPTIONS = {
 }
 _KEY_KINDS = {"string", "boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz"}
 _VALUE_KINDS = _KEY_KINDS | {"float", "double", "binary"}
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")  # values of a float column that JSON has no numbers for
 _CONTROL = re.compile(r"\\u00([0-9a-f]{2})")
 
 
@@ -98,6 +99,9 @@ def row_reader(columns: str | None) -> Callable[[bytes], dict[str, Any]]:
 
     Dates, times and binary columns are the texts of the JSON document. Without columns, numbers with a fraction are
     floats, even those of a decimal column.
+
+    A row of older columns is read whole: a column that it lacks is None, and one that the newest rows lack, or have
+    with another type, is what its document says, where a number with a fraction is a `Decimal`.
     """
     if columns is None:
         return json.loads
@@ -106,25 +110,34 @@ def row_reader(columns: str | None) -> Callable[[bytes], dict[str, Any]]:
 
 
 def _converter(kind: Any) -> Callable[[Any], Any]:
-    """Converts a value of a JSON document, in which fractions are `Decimal`s, to the type that its column has."""
+    """Converts a value of a JSON document, in which fractions are `Decimal`s, to the type that its column has.
+
+    A null, and a value that no column of this type can have, stays as it is.
+    """
     if isinstance(kind, dict) and kind["type"] == "struct":
-        fields = [(field["name"], _converter(field["type"])) for field in kind["fields"]]
-        return _unless_null(lambda row: {name: convert(row.get(name)) for name, convert in fields})
+        fields = {field["name"]: _converter(field["type"]) for field in kind["fields"]}
+        return _of(dict, lambda row: _row(row, fields))
     if isinstance(kind, dict) and kind["type"] == "array":
         item = _converter(kind["elementType"])
-        return _unless_null(lambda items: [item(found) for found in items])
+        return _of(list, lambda items: [item(found) for found in items])
     if isinstance(kind, dict) and kind["type"] == "map":
         value = _converter(kind["valueType"])
-        return _unless_null(lambda pairs: {name: value(found) for name, found in pairs.items()})
+        return _of(dict, lambda pairs: {name: value(found) for name, found in pairs.items()})
     if str(kind).startswith("decimal"):
-        return _unless_null(decimal.Decimal)
+        return _of((int, decimal.Decimal), decimal.Decimal)
     if kind in ("float", "double"):
-        return _unless_null(float)  # also of "NaN" and "Infinity", which JSON has no numbers for
+        number = _of((int, decimal.Decimal), float)
+        return lambda value: float(value) if value in _NO_NUMBERS else number(value)
     return lambda value: value
 
 
-def _unless_null(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else convert(value)
+def _row(row: dict[str, Any], fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    known = {name: convert(row.get(name)) for name, convert in fields.items()}
+    return known | {name: value for name, value in row.items() if name not in fields}
+
+
+def _of(kind: Any, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: convert(value) if isinstance(value, kind) and not isinstance(value, bool) else value
 
 
 def key_bytes(columns: Sequence[str], values: Mapping[str, Any]) -> bytes:

@@ -37,7 +37,7 @@ class HeartbeatThread:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._objects = copy.copy(objects)  # a handle belongs to one thread
-        self._lease = lease
+        self._lease = lease.through(self._objects)
         self._every = every
         self._clock = clock
         self._state: Callable[[], End] = lambda: ("running", None)

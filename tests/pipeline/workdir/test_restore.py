@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
-from collections.abc import Iterator, Mapping
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,12 +20,12 @@ from holdfast.checkpoints.manifest import HoldfastSection
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.pipeline.workdir.addresses import ROOT_MARK
 from holdfast.pipeline.workdir.owner import OWNER_FILE
-from holdfast.pipeline.workdir.restore import compare, restore
+from holdfast.pipeline.workdir.restore import Completeness, compare, restore
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.state_files import files_for_batch
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
-from workdir_files import OWNER, HandMade, HdfsState, RocksState, commit_log, offset_log, operator_metadata
+from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive, commit_log, offset_log, operator_metadata
 
 # Round trips
 
@@ -238,6 +241,80 @@ def test_later_objects_replace_what_earlier_ones_hold(memory: MemoryPlace, tmp_p
     found = planted(memory, WHOLE | {"offsets/0": b"a longer text than the one that counts"}, {"offsets/0": b"v1"})
     assert restored(memory, found, tmp_path / "work")["offsets/0"] == b"v1"
     assert compare(Workdir(tmp_path / "work"), memory.objects, found).difference is None
+
+
+# Memory
+
+ARCHIVE = 4 << 20
+ARCHIVES = 8
+
+
+@pytest.fixture
+def archives(memory: MemoryPlace) -> CheckpointManifest:
+    """A checkpoint of an earlier release with a large archive in each batch object; the newest one counts."""
+    body = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive())) as small, zipfile.ZipFile(body, "w") as large:
+        large.writestr("MANIFEST-000005", os.urandom(ARCHIVE))
+        large.writestr("metadata", small.read("metadata"))
+    files = WHOLE | {"offsets/0": offset_log(partitions=1).encode(), "offsets/1": offset_log(partitions=1).encode()}
+    files |= {
+        "commits/0": commit_log().encode(),
+        "state/0/_metadata/metadata": operator_metadata("default", partitions=1).encode(),
+    }
+    states = [{f"state/0/{partition}/1.zip": body.getvalue()} for partition in range(ARCHIVES)]
+    return planted(memory, files, *states, wal_position=1)
+
+
+def peak_of(act: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_comparison_keeps_no_archives(memory: MemoryPlace, archives: CheckpointManifest, tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "work")
+    made.begin()
+    assert peak_of(lambda: compare(made.workdir, memory.objects, archives)) < ARCHIVES * ARCHIVE
+
+
+def test_a_search_for_what_is_missing_keeps_no_archives(memory: MemoryPlace, archives: CheckpointManifest) -> None:
+    search = Completeness(memory.objects)
+    assert peak_of(lambda: search.missing_in(archives)) < ARCHIVES * ARCHIVE / 2
+    assert search.missing_in(archives) == []
+
+
+def test_no_archive_is_looked_into_where_the_entries_are_recorded(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = RocksState(driver.made)
+    for batch in range(3):
+        driver.epoch(batch, state)
+    found = driver.load(2)
+    assert isinstance(found.own.live, dict)
+    monkeypatch.delattr("holdfast.pipeline.workdir.restore.referred_names")
+    assert compare(driver.made.workdir, driver.place.objects, found).difference is None
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_an_archive_that_cannot_be_read(memory: MemoryPlace, tmp_path: Path, is_needed: bool) -> None:
+    """It is damage where Spark would load it, and nothing otherwise."""
+    version = 0 if is_needed else 5
+    found = planted(memory, WHOLE | {f"state/0/0/{version}.zip": b"not an archive"})
+    made = HandMade(tmp_path / "work")
+    made.begin()
+    for act in (
+        lambda: Completeness(memory.objects).missing_in(found),
+        lambda: compare(made.workdir, memory.objects, found),
+        lambda: restore(Workdir(tmp_path / "again"), memory.objects, found, OWNER),
+    ):
+        if is_needed:
+            with pytest.raises(Corrupt, match=r"state/0/0/0\.zip is not a snapshot archive"):
+                act()
+        else:
+            act()
 
 
 # A rebuild that is interrupted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_cloud_schemes_in_any_case() -> None:
     objects = open_objects("S3://bucket/x", options={"region": "us-east-1"})
     assert isinstance(objects, CloudObjects)
     assert objects.address == "s3://bucket/x"
+
+
+def test_a_copy_for_another_thread_has_the_same_service() -> None:
+    """Without one, no conditional write would be tried out through it."""
+    objects = open_objects("s3://bucket/x", options={"region": "us-east-1", "endpoint": "http://localhost:1"})
+    assert objects.service == "s3://bucket/x at http://localhost:1"
+    assert copy.copy(objects).service == objects.service
 
 
 def test_memory_is_new_unless_named() -> None:

@@ -8,7 +8,15 @@ import obstore
 import pytest
 
 from holdfast.storage.objects import open_objects
-from holdfast.storage.objects.retry import NO_MORE_AFTER, TRIES, Unanswered, check_release, failure_of, send
+from holdfast.storage.objects.retry import (
+    NO_MORE_AFTER,
+    TRIES,
+    Unanswered,
+    check_release,
+    failure_of,
+    lacks_credentials,
+    send,
+)
 
 
 class Taken(Exception):
@@ -21,6 +29,13 @@ CONNECT = (
 DROPPED = "HTTP error\n\nHttpError { kind: Request, source: hyper_util::client::legacy::Error(\n   SendRequest,\n"
 RESET = DROPPED + "Os { code: 104, kind: ConnectionReset }"
 TIMEOUT = "HTTP error\n\nHttpError { kind: Timeout, source: reqwest::Error { kind: Request, source: TimedOut } }"
+ROLES = {
+    "aws": "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1.0s",
+    "google": "Generic GCS error: Error performing token request: Error performing GET "
+    "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token?audience=x in 1.0s",
+    "azure": "Generic MicrosoftAzure error: Error performing token request: Error performing GET "
+    "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2019-08-01 in 1.0s",
+}
 NO_ROUTE = CONNECT.replace("kind: Connect", "kind: Timeout")
 
 
@@ -55,10 +70,42 @@ def replies(*script: object) -> tuple[list[object], object]:
         (status(403), "refused"),
         (status(404), "refused"),
         (RuntimeError("nothing known about it"), "unknown"),
+        (RuntimeError(ROLES["google"] + TIMEOUT), "not-sent"),
+        (RuntimeError(ROLES["azure"] + str(status(503))), "not-sent"),
     ],
 )
 def test_how_far_a_request_got(error: Exception, expected: str) -> None:
     assert failure_of(error) == expected
+
+
+@pytest.mark.parametrize("asked", ROLES.values(), ids=ROLES)
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (CONNECT, True),
+        (TIMEOUT, True),
+        (str(status(400)), True),
+        (str(status(404)), True),
+        (str(status(429)), False),
+        (str(status(500)), False),
+    ],
+    ids=["no connection", "silence", "no identity", "no role", "too many requests", "a fault"],
+)
+def test_a_role_that_is_not_there_and_one_that_cannot_be_asked_now(asked: str, answer: str, expected: bool) -> None:
+    assert lacks_credentials(RuntimeError(f"{asked} {answer}")) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CONNECT,
+        str(status(403)),
+        "Generic GCS error: Error performing token request: Error performing POST https://oauth2.googleapis.com/token",
+        "Generic S3 error: Error performing PUT https://s3.amazonaws.com/bucket/latest/meta-data",
+    ],
+)
+def test_other_failures_do_not_speak_of_credentials(text: str) -> None:
+    assert not lacks_credentials(RuntimeError(text))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +161,14 @@ def test_a_refusal_is_not_tried_again() -> None:
     left, write = replies(status(403), "tag")
     with pytest.raises(Unanswered) as caught:
         send(write, (Taken,), pause=lambda _: None)
+    assert not caught.value.may_have_arrived
+    assert left == ["tag"]
+
+
+def test_a_hopeless_failure_is_not_tried_again() -> None:
+    left, write = replies(RuntimeError(ROLES["aws"] + CONNECT), "tag")
+    with pytest.raises(Unanswered) as caught:
+        send(write, (Taken,), is_hopeless=lacks_credentials, pause=lambda _: None)
     assert not caught.value.may_have_arrived
     assert left == ["tag"]
 

@@ -1,4 +1,4 @@
-"""A pipeline in words and plain values, as the manifest keeps it. Pure; `query_change` compares two of them."""
+"""A pipeline in words and plain values, as the manifest keeps it. Pure; `query.compare` compares two of them."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from holdfast.pipeline.workdir.addresses import read_part, to_local
 from holdfast.pipeline.workdir.entries import Entries, Part, joined, live_entries, part_of_entry
 from holdfast.pipeline.workdir.owner import WorkdirOwner, write_owner
 from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.sparkdir.operator_metadata import Read, describes_state, stores_of_batch
-from holdfast.sparkdir.state_files import files_for_batch, is_visible, missing_files, referred_names
+from holdfast.sparkdir.operator_metadata import describes_state, stores_of_batch
+from holdfast.sparkdir.state_files import ReferredNames, files_for_batch, is_visible, missing_files, referred_names
 from holdfast.storage.objects.store import ObjectStore
 
 MAX_NAME = 255
@@ -35,6 +35,8 @@ AT_ONCE = 2
 Data = TypeVar("Data")
 Found = dict[str, tuple[Part, BatchEntry]]
 """The parts of files in the batch objects of a checkpoint, by the names of their entries."""
+Names = set[str] | Corrupt
+"""The names that an archive of RocksDB refers to, kept in place of the archive; or why they cannot be read."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -80,14 +82,14 @@ def compare(workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest
     """Compare the workdir with a checkpoint, file by file, as far as Spark needs the files."""
     digests: dict[BatchEntry, bytes] = {}
     found: Found = {}
-    contents: dict[str, bytes] = {}
+    names: dict[str, Names] = {}
     for batch, opened in _batches(objects, manifest):
         for name, part, entry, data in _entries(manifest, batch, _sized(opened)):
             found[name] = part, entry
             digests[entry] = hashlib.sha256(data).digest()
-            if _is_archive(part.path):
-                contents[part.path] = bytes(data)
-    files = _files(manifest, found, contents.__getitem__)
+            if _is_archive(part.path) and not _records_live(manifest):
+                names[part.path] = _names_in(bytes(data), part.path)
+    files = _files(manifest, found, lambda path: _known_names(names[path]))
     parts = {entry: part for part, entry in found.values()}
     same: dict[str, Entries] = {}
     difference: str | None = None
@@ -111,21 +113,26 @@ class Completeness:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._reading = _BatchReader(objects)
-        self._known: dict[BatchObject, list[tuple[str, int, bytes]]] = {}
+        self._known: dict[BatchObject, list[tuple[str, int, bytes | Names]]] = {}
+        """Per entry its name, its size and what is needed of its content: the names in an archive, of most nothing."""
 
     def missing_in(self, manifest: CheckpointManifest) -> list[str]:
         """What Spark needs to run the batch of a checkpoint again, and the checkpoint does not hold."""
         found: Found = {}
         contents: dict[str, bytes] = {}
+        names: dict[str, Names] = {}
         for batch in manifest.needed_batches:
             if batch not in self._known:
                 self._known[batch] = [
-                    (name, len(data), bytes(data) if _is_archive(name) or describes_state(name) else b"")
-                    for name, data in self._reading.read(batch).entries()
+                    (name, len(data), _needed_of(name, data)) for name, data in self._reading.read(batch).entries()
                 ]
-            for name, part, entry, data in _entries(manifest, batch, self._known[batch]):
-                found[name], contents[part.path] = (part, entry), data
-        files = _files(manifest, found, contents.__getitem__)
+            for name, part, entry, needed in _entries(manifest, batch, self._known[batch]):
+                found[name] = part, entry
+                if isinstance(needed, bytes):
+                    contents[part.path] = needed
+                else:
+                    names[part.path] = needed
+        files = _files(manifest, found, lambda path: _known_names(names[path]))
         stores = stores_of_batch(files, manifest.wal_position, contents.__getitem__)
         return missing_files(files, manifest.wal_position, stores)
 
@@ -140,7 +147,7 @@ def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: Checkpoi
     def read(path: str) -> bytes:
         return (root / path).read_bytes()
 
-    files = _files(manifest, filling.found, read)
+    files = _files(manifest, filling.found, lambda path: referred_names(read(path), path))
     for path in {part.path for part, _ in filling.found.values()} - files.keys():
         os.remove(root / path)  # of an object that is kept for some of its files
     missing = missing_files(files, manifest.wal_position, stores_of_batch(files, manifest.wal_position, read))
@@ -154,20 +161,43 @@ def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: Checkpoi
     return files
 
 
-def _files(manifest: CheckpointManifest, found: Found, read: Read) -> dict[str, Entries]:
+def _files(manifest: CheckpointManifest, found: Found, referred: ReferredNames) -> dict[str, Entries]:
     """The files of a checkpoint, each with its entries.
 
     A checkpoint that did not record which entries count holds the files that Spark needs among all that are found.
     """
     files = joined(found.values())
-    if not isinstance(manifest.own.live, UnsetType):
+    if _records_live(manifest):
         return {path: entries for path, entries in files.items() if is_visible(path)}
-    needed = files_for_batch(files, manifest.wal_position, lambda path: referred_names(read(path), path))
-    return {path: files[path] for path in needed}
+    return {path: files[path] for path in files_for_batch(files, manifest.wal_position, referred)}
+
+
+def _records_live(manifest: CheckpointManifest) -> bool:
+    """Whether a checkpoint says itself which entries count, so that no archive has to be looked into."""
+    return not isinstance(manifest.own.live, UnsetType)
 
 
 def _is_archive(path: str) -> bool:
     return path.endswith(".zip")
+
+
+def _needed_of(name: str, data: memoryview) -> bytes | Names:
+    if _is_archive(name):
+        return _names_in(bytes(data), name)
+    return bytes(data) if describes_state(name) else b""
+
+
+def _names_in(archive: bytes, path: str) -> Names:
+    try:
+        return referred_names(archive, path)
+    except Corrupt as error:  # of no concern unless the checkpoint needs this archive
+        return Corrupt(error.message, code=error.code, about=error.about)  # a traceback would keep the archive
+
+
+def _known_names(names: Names) -> set[str]:
+    if isinstance(names, Corrupt):
+        raise names
+    return names
 
 
 def _entries(

@@ -14,10 +14,11 @@ from typing import Any
 import obstore
 from obstore import exceptions as cloud_errors
 
+from holdfast.base.addresses import scheme_of
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable, one_line
 from holdfast.storage.objects.keys import check_key, check_prefix
-from holdfast.storage.objects.retry import Unanswered, send
+from holdfast.storage.objects.retry import Unanswered, lacks_credentials, send
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
@@ -29,6 +30,13 @@ _ABSENT = (cloud_errors.NotFoundError, FileNotFoundError)
 _TAKEN = (cloud_errors.AlreadyExistsError, FileExistsError)
 _CHANGED = (*_ABSENT, cloud_errors.PreconditionError)
 _REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedError, PermissionError)
+_CREDENTIALS = {
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT to the path of a key, or give the option "
+    "google_service_account",
+    "az": "AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or give it as an option",
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options",
+}
+_KIND = {"s3a": "s3", "abfs": "az", "abfss": "az"}
 
 Version = dict[str, str]
 """What tells one body of an object from the next, as obstore takes it in `mode`: the entity tag and, where the service
@@ -48,10 +56,14 @@ class CloudObjects:
         self._writes = writes or store
         self._address = address
         self._written: OrderedDict[str, tuple[Version, bytes]] = OrderedDict()
+        self._was_answered = False
+        """Whether any request had an answer. From then on missing credentials are a fault that passes."""
 
     def __copy__(self) -> CloudObjects:
         """Another handle on the same place, for another thread."""
-        return CloudObjects(self._store, self._address, writes=self._writes)
+        other = CloudObjects(self._store, self._address, writes=self._writes, service=self.service)
+        other._was_answered = self._was_answered
+        return other
 
     @property
     def address(self) -> str:
@@ -230,7 +242,13 @@ class CloudObjects:
         return True
 
     def _put(self, key: str, body: Bytes, mode: Any, answers: tuple[type[Exception], ...]) -> Version | None:
-        return send(lambda: _version_in(obstore.put(self._writes, key, body, mode=mode)), answers)
+        version = send(
+            lambda: _version_in(obstore.put(self._writes, key, body, mode=mode)),
+            answers,
+            is_hopeless=self._lacks_credentials,
+        )
+        self._was_answered = True
+        return version
 
     def _read_versioned(self, key: str, limit: int) -> tuple[Version | None, bytes | None]:
         try:
@@ -291,10 +309,14 @@ class CloudObjects:
     def _explained(self, key: str, *, writing: bool = False) -> Iterator[None]:
         try:
             yield
+            self._was_answered = True
         except HoldfastError:
             raise
         except Exception as error:
             raise self._translated(error, key, writing=writing) from error
+
+    def _lacks_credentials(self, error: Exception) -> bool:
+        return not self._was_answered and lacks_credentials(error)
 
     def _translated(self, error: Exception, key: str, *, writing: bool) -> HoldfastError:
         about = self._shown(key)
@@ -307,13 +329,14 @@ class CloudObjects:
             )
         if isinstance(error, _ABSENT):
             return NotFound(f"{about} is not there.", code="object.not-found", about=about)
-        if "/latest/api/token" in str(error) or "/latest/meta-data" in str(error):
+        if self._lacks_credentials(error):
+            scheme = scheme_of(self._address)
             return Unavailable(
                 f"No credentials were found for {self._address}, and this machine has no role to ask for them.",
                 code="cloud.credentials",
                 about=about,
                 unchanged="the store",
-                next_step="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options",
+                next_step=f"set {_CREDENTIALS[_KIND.get(scheme, scheme)]}",
             )
         denied = isinstance(error, _REFUSED) or "403 Forbidden" in one_line(error)  # a listing says so in its text
         return Unavailable(

@@ -23,8 +23,8 @@ ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT",
 _shared_memory: dict[str, MemoryStore] = {}
 
 RETRIES_OF_READS: Any = {
-    "max_retries": 4,
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+    "max_retries": 3,  # obstore asks for a role as often, a second or two each: what a start without credentials takes
+    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=5), "base": 2},
     "retry_timeout": timedelta(seconds=60),
 }
 Credentials = Callable[[], Mapping[str, str]]

@@ -27,6 +27,10 @@ Failure = Literal["not-sent", "refused", "unknown"]
 
 _STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})\b")
 _NEVER_CONNECTED = re.compile(r"legacy::Error\(\s*Connect,")  # a connection that was reset had been made before
+_METADATA = re.compile(
+    r"https?://[^/\s]+/(?:latest/api/token|latest/meta-data|computeMetadata/v1/|metadata/identity/oauth2/token)"
+)
+"""The service of a machine in a cloud that gives out the credentials of its role: of AWS, Google Cloud and Azure."""
 
 
 class Unanswered(Exception):
@@ -54,7 +58,7 @@ def check_release(installed: str) -> None:
 def failure_of(error: Exception) -> Failure:
     """Read obstore's error text, the only place where it says how far a request got. Strange text is "unknown"."""
     text = str(error)
-    if _NEVER_CONNECTED.search(text):
+    if _NEVER_CONNECTED.search(text) or _METADATA.search(text):
         return "not-sent"
     status = _STATUS.search(text)
     return "refused" if status and int(status[1]) < 500 and status[1] != "408" else "unknown"
@@ -70,10 +74,23 @@ def is_passing(error: Exception) -> bool:
     return status is not None and status[1] in ("409", "429")
 
 
+def lacks_credentials(error: Exception) -> bool:
+    """Whether no credentials were given, and this machine has no role that would give some.
+
+    obstore asks for a role where no credentials are set. A machine outside of a cloud cannot reach the service that it
+    asks, and one without a role is refused. A service that is there and fails for now (5xx, 429) is no such sign.
+    """
+    text = str(error)
+    status = _STATUS.search(text)
+    is_passing = status is not None and (int(status[1]) >= 500 or status[1] in ("408", "429"))
+    return _METADATA.search(text) is not None and not is_passing
+
+
 def send(
     write: Callable[[], T],
     answers: tuple[type[Exception], ...],
     *,
+    is_hopeless: Callable[[Exception], bool] = lambda _: False,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> T:
@@ -81,7 +98,7 @@ def send(
 
     `answers` are the errors that say the condition did not hold. Such an error is raised as it is, unless an earlier
     try may have arrived: then the condition may have failed because of our own write, and `Unanswered` is raised. The
-    same if every try failed without an answer.
+    same if every try failed without an answer. After an error that `is_hopeless` there is no further try.
     """
     began = clock()
     may_have_arrived = False
@@ -95,7 +112,7 @@ def send(
                 raise
             failure = failure_of(error)
             may_have_arrived |= failure == "unknown"
-            is_final = is_answer or (failure == "refused" and not passing)
+            is_final = is_answer or (failure == "refused" and not passing) or is_hopeless(error)
             if is_final or number == TRIES - 1 or clock() - began > NO_MORE_AFTER:
                 raise Unanswered(error, may_have_arrived=may_have_arrived) from error
         pause(FIRST_PAUSE * 2**number * random.uniform(0.75, 1.25))
