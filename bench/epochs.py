@@ -227,12 +227,12 @@ def _with_history(spark: Any, folder: Path) -> Row:
 
 def _restore(folder: Path) -> Row:
     """Against its floor: the same reads, checksums, decompression and writes by hand, in as many threads."""
+    from holdfast.pipeline.workdir.local import LocalWorkdir
     from holdfast.pipeline.workdir.owner import WorkdirOwner
     from holdfast.pipeline.workdir.restore import AT_ONCE, restore
     from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
-    from holdfast.pipeline.workdir.workdir import Workdir
 
-    source = Workdir(folder / "workdir")
+    source = LocalWorkdir(folder / "workdir")
     _make_state(source.path, 1 << 30)
     store = holdfast.open_store(folder / "store")
     snapshot = WorkdirSnapshotter(source, store).snapshot(1, 2)
@@ -242,7 +242,7 @@ def _restore(folder: Path) -> Row:
     objects = [folder / "store" / batch.key for batch in manifest.needed_batches]
     seconds = _in_turns(
         7,
-        (lambda: restore(Workdir(target), store.objects, manifest, WorkdirOwner("bench", "bench")), target),
+        (lambda: restore(LocalWorkdir(target), store.objects, manifest, WorkdirOwner("bench", "bench")), target),
         (lambda: _unpack_by_hand(objects, by_hand, AT_ONCE), by_hand),
         (lambda: shutil.copytree(source.path, copy), copy),
     )

@@ -12,8 +12,8 @@ import holdfast
 from holdfast import CheckpointManifest, ConnectorCheckpoint, SinkCommitStatus
 from holdfast.checkpoints import CheckpointBatcher
 from holdfast.checkpoints.manifest import BatchObject, HoldfastSection
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.owner import WorkdirOwner
-from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.spark import EpochReport
 
 NOW = 1_767_225_679_000
@@ -54,7 +54,7 @@ class PipelineStore:
         self.root = root
         self.query_id = query_id
         self.store = holdfast.open_store(root, max_retained=None)
-        self.workdir = Workdir(root / "workdir")
+        self.workdir = LocalWorkdir(root / "workdir")
         self.store.claim("driver-1")
 
     def run_epoch(self, epoch: int, *, is_committed: bool = True, **changes: Any) -> None:

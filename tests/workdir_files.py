@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.owner import WorkdirOwner
-from holdfast.pipeline.workdir.workdir import Workdir
 
 OWNER = WorkdirOwner("orders", "memory://orders")
 QUERY_ID = "9f1c0a7e-0000-4000-8000-000000000001"
@@ -63,7 +63,7 @@ class HandMade:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.workdir = Workdir(root)
+        self.workdir = LocalWorkdir(root)
         self.partitions = 2
         self._writes = 0
 

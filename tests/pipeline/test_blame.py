@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.errors import Corrupt, Fenced, Unavailable, one_line
 from holdfast.pipeline.supervisor import is_workdir_trouble
-from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.pipeline.workdir.local import LocalWorkdir
 
-WORKDIR = Workdir(Path("/data/workdir"))
+WORKDIR = LocalWorkdir(Path("/data/workdir"))
 LINK = "file:/data/.workdir.spark-3-5c7b2dd9"
 
 BLAMED = [

@@ -19,7 +19,6 @@ from holdfast.checkpoints.heartbeat import observe_driver
 from holdfast.checkpoints.lease import current
 from holdfast.errors import Fenced, Invalid
 from holdfast.pipeline import heartbeat
-from holdfast.pipeline.workdir.fence import fence_workdir
 from holdfast.sinks.files import FileSink
 from holdfast.spark import Notice, Pipeline, watch
 from pipeline.shop import revenue
@@ -117,7 +116,7 @@ def test_what_spark_writes_after_a_takeover_does_not_reach_the_successor(place: 
     place.shop.sell(1)
     assert is_inside.wait(60)
     store = holdfast.open_store(place.store)
-    successor = fence_workdir(pipeline.workdir, store.claim("another driver").generation, store.check_lease)
+    successor = pipeline.workdir.fenced(store.claim("another driver").generation, store.check_lease)
     before = dict(successor.spark_checkpoint.files())
     may_go_on.set()
     with pytest.raises(Fenced, match="another driver"):

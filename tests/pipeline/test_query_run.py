@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.errors import Unavailable
 from holdfast.pipeline.query_run import FrameCache, QueryRun
-from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.pipeline.workdir.local import LocalWorkdir
+from holdfast.storage.files.directory import LocalDirectory
 
 
 class Frame:
@@ -28,7 +29,7 @@ class Frame:
 
 
 def cache(spool: Path, *, is_read_once: bool = False) -> FrameCache:
-    return FrameCache(is_read_once=is_read_once, may_differ=False, spool=spool)
+    return FrameCache(is_read_once=is_read_once, may_differ=False, directory=LocalDirectory(spool), name=".spool")
 
 
 def test_a_frame_that_one_sink_reads_is_not_persisted(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_stamps_that_cannot_be_written_do_not_replace_the_outcome(
     prepared: Any = SimpleNamespace(definition=definition, query=SimpleNamespace(sources=(), is_deterministic=True))
     ending: Any = Ending(problem)
     run = QueryRun(
-        prepared, ending, workdir=Workdir(tmp_path), generation=1, lineage=0, replays=False, heartbeat=ending
+        prepared, ending, workdir=LocalWorkdir(tmp_path), generation=1, lineage=0, replays=False, heartbeat=ending
     )
     run.query = EndedQuery(failure)  # type: ignore[assignment]
     assert run.await_end()

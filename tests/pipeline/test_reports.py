@@ -14,7 +14,7 @@ from holdfast.base.steps import step
 from holdfast.pipeline.dead_letters import RefusedCount
 from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.reports import EpochReport, Notice, StepClock, tell, watch
-from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.pipeline.workdir.local import LocalWorkdir
 
 
 class Query:
@@ -48,7 +48,13 @@ def query_run(tmp_path: Path, query: Query) -> QueryRun:
     coordinator: Any = SimpleNamespace(newest=None)
     heartbeat: Any = SimpleNamespace(fenced=None)  # it has no part in reports
     run = QueryRun(
-        prepared, coordinator, workdir=Workdir(tmp_path), generation=1, lineage=0, replays=False, heartbeat=heartbeat
+        prepared,
+        coordinator,
+        workdir=LocalWorkdir(tmp_path),
+        generation=1,
+        lineage=0,
+        replays=False,
+        heartbeat=heartbeat,
     )
     run.query = query  # type: ignore[assignment]
     return run

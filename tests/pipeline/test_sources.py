@@ -11,7 +11,7 @@ from workshop import remove
 
 import holdfast
 from holdfast.pipeline.reports import Notice, watch
-from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
 from pipeline.shop import rows
@@ -127,7 +127,7 @@ def test_a_source_that_does_not_answer_is_no_reason_to_doubt_the_workdir(
 ) -> None:
     """A rebuilt one would have the last epoch run again; the source was told that it is done, and may have let go."""
     monkeypatch.setenv("HOLDFAST_RESTARTS", "1")
-    until, workdir = tmp_path / "until", Workdir(tmp_path / "workdir")
+    until, workdir = tmp_path / "until", LocalWorkdir(tmp_path / "workdir")
     until.write_text("3")
     place.run(numbers=counting(spark, until))
     until.unlink()

@@ -15,7 +15,7 @@ from holdfast.pipeline.definition import PipelineDefinition, PreparedPipeline
 from holdfast.pipeline.query.plan import Query
 from holdfast.pipeline.start import take_over
 from holdfast.pipeline.supervisor import Supervisor
-from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.pipeline.workdir.local import LocalWorkdir
 
 
 class Ended:
@@ -58,8 +58,8 @@ class Drivers:
             output_mode="append",
             trigger={},
             store=open_store(self.place / "store"),
-            reopening=None,
-            workdir=Workdir(self.place / "workdir"),
+            access=None,
+            workdir=LocalWorkdir(self.place / "workdir"),
             sources={},
             tables={},
             operators={},

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sparkdir.checkpoint import Logs, SparkCheckpoint
-from holdfast.sparkdir.directory import FileStamp, LocalDirectory
+from holdfast.storage.files.directory import FileStamp, LocalDirectory
 from workdir_files import QUERY_ID, HandMade, HdfsState, commit_log, offset_log
 
 

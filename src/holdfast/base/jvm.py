@@ -157,6 +157,43 @@ def stop_query(spark: SparkSession, query: StreamingQuery) -> None:
             log4j.core.config.Configurator.setLevel(_SCHEDULER, before)
 
 
+def active_session() -> SparkSession | None:
+    """This process's session, if it has one.
+
+    Spark Connect: the same; the session that it returns has no JVM.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
+
+
+def remove_tree(spark: SparkSession, address: str) -> None:
+    """Remove everything at an address through Spark's own connector, also what it leaves there for folders.
+
+    Spark Connect: nothing; our own client removes the files and leaves empty objects for folders.
+    """
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(address)
+    path.getFileSystem(_hadoop_settings(spark)).delete(path, True)
+
+
+def can_load(spark: SparkSession, name: str) -> bool:
+    """Whether this Spark has a class of that name.
+
+    Spark Connect: nothing; compare `spark.version`.
+    """
+    try:
+        jvm: Any = spark._jvm
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Exception:  # Java's ClassNotFoundException, wrapped
+        return False
+    return True
+
+
 def active_settings() -> dict[str, str]:
     """The settings that this process's Spark was started with; empty if none was started.
 

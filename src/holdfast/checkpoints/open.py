@@ -12,7 +12,7 @@ from holdfast.base.addresses import is_local
 from holdfast.checkpoints.layout import DirectoryLayout, Layout, ObjectLayout
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.errors import Invalid
-from holdfast.storage.objects.open import open_objects
+from holdfast.storage.objects.open import Credentials, open_objects
 
 LayoutName = Literal["directory", "object"]
 
@@ -27,6 +27,7 @@ def open_store(
     orphan_grace: float = 3600.0,
     layout: LayoutName | None = None,
     options: Mapping[str, str] | None = None,
+    credentials: Credentials | None = None,
     clock: Callable[[], float] = time.time,
 ) -> CheckpointStore:
     """Open the checkpoint store at an address. Nothing is read, made or changed until it is used.
@@ -38,13 +39,14 @@ def open_store(
     state partitions the runtime uses; manifests with another number get a warning. `save_states` makes at least
     every `full_every`th checkpoint a full one. `orphan_grace` is how long, in seconds, an unfinished write of another
     process is left alone. `options` are the object store's settings, such as `endpoint`, `region`, `access_key_id` and
-    `secret_access_key`; by default they come from the environment. `clock` gives the time of day, for tests.
+    `secret_access_key`; by default they come from the environment. `credentials` returns
+    keys for S3 that are valid for a while, and is called again in time. `clock` gives the time of day, for tests.
 
         store = open_store("s3://bucket/orders", max_retained=10, options={"region": "eu-central-1"})
     """
     address = os.fspath(url)
     return CheckpointStore(
-        open_objects(address, options=options),
+        open_objects(address, options=options, credentials=credentials),
         _layout(layout or ("directory" if is_local(address) else "object")),
         max_retained=max_retained,
         keep=keep,

@@ -18,7 +18,7 @@ from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, Unavailab
 from holdfast.operations.plan import Outcome, Progress, Table
 from holdfast.pipeline.recovery import observe, observe_workdir
 from holdfast.pipeline.recovery_plan import Observation, PipelineSpec, RecoveryPlan, plan_recovery
-from holdfast.pipeline.workdir.fence import close_older_paths
+from holdfast.pipeline.workdir.open import open_workdir
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.restore import restore
 from holdfast.pipeline.workdir.workdir import Workdir
@@ -221,7 +221,7 @@ def forecast_start(
     if path is None or (chosen is None and report.skipped):
         return None
     try:
-        found = Workdir(path)
+        found = open_workdir(path, options=opened.options).as_found()
         pipeline = _pipeline(chosen, found)
         if pipeline is None:
             return None
@@ -242,7 +242,7 @@ def _rebuild_workdir(opened: OpenedStore, forecast: StartForecast, checkpoint_id
     meanwhile, `Conflict` is raised and the workdir stays. `Invalid`, and nothing is claimed, if the workdir cannot be
     replaced by renaming.
     """
-    workdir = Workdir(forecast.workdir)
+    workdir = open_workdir(forecast.workdir, options=opened.options)
     workdir.check_replaceable()
     lease = opened.store.claim(f"holdfast recover on {socket.gethostname()}:{os.getpid()}")
     seen = observe(opened.store, workdir)
@@ -257,8 +257,7 @@ def _rebuild_workdir(opened: OpenedStore, forecast: StartForecast, checkpoint_id
         )
     plan_recovery(seen, _recorded_spec(forecast.pipeline, newest))
     still_ours = opened.store.check_lease
-    workdir.home.parent.mkdir(parents=True, exist_ok=True)
-    close_older_paths(workdir, lease.generation, still_ours)
+    workdir = workdir.taken_over(lease.generation, still_ours)
     restore(workdir, opened.store.objects, newest, WorkdirOwner(forecast.pipeline, opened.address), still_ours)
     return lease.generation
 

@@ -15,9 +15,9 @@ from holdfast.pipeline.query.plan_text import stable_hash
 from holdfast.pipeline.recovery_plan import OnChange, PipelineSpec
 from holdfast.pipeline.reports import EpochReport, Listeners
 from holdfast.pipeline.workdir.owner import WorkdirOwner
-from holdfast.pipeline.workdir.pack import Reopening
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sinks import EXACTLY_ONCE, Sink
+from holdfast.storage.objects.spark_access import Access
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -83,7 +83,7 @@ class PipelineDefinition(msgspec.Struct, frozen=True, kw_only=True):
     output_mode: str
     trigger: dict[str, Any]
     store: CheckpointStore
-    reopening: Reopening | None
+    access: Access | None
     """How an executor opens the store; None if that is not known."""
     workdir: Workdir
     sources: dict[str, Any]

@@ -86,7 +86,7 @@ def read_epoch_facts(
         positions={source.name: end for source, end in zip(sources, planned.ends, strict=True)},
         watermark=planned.watermark_ms or None,
         pipeline_hash=prepared.pipeline_hash,
-        workdir=str(definition.workdir.home),
+        workdir=definition.workdir.address,
         vnode_count=min(max(partitions, 1), 0xFFFF),
         runtime={
             "pipeline": definition.name,

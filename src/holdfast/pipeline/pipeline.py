@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.addresses import as_file_name, is_local, local_path, state_home
-from holdfast.base.jvm import is_one_process
+from holdfast.base.addresses import as_file_name, is_cloud, is_local, local_path, state_home
+from holdfast.base.jvm import active_session, is_one_process
 from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.errors import Invalid
 from holdfast.pipeline.dead_letters import DEAD_LETTERS, DeadLetterFiles, DeadLetterSink, check_on_refused
@@ -27,12 +27,13 @@ from holdfast.pipeline.reference_table import pin_table
 from holdfast.pipeline.reports import EpochReport, Listeners
 from holdfast.pipeline.supervisor import Run, Supervisor, restarts_by_default, verifies_by_default
 from holdfast.pipeline.trigger import read_trigger
-from holdfast.pipeline.workdir.pack import Reopening
+from holdfast.pipeline.workdir.open import open_workdir
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sinks import Sink
+from holdfast.storage.objects.spark_access import Access, spark_access
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _NAME = re.compile(r"[^\x00-\x1f/\\]{1,200}")
 
@@ -41,10 +42,11 @@ class Pipeline:
     """One streaming query with its sources, reference tables, operators and sinks.
 
     `checkpoints` is a store's address or an opened store, which belongs to this pipeline alone. `workdir` is Spark's
-    own directory, expendable, on a disk that all executors see; by default it lies beside the checkpoints, or under the
-    user's state directory if they are on object storage. `options` are the object store's settings, `max_retained` is
-    how many checkpoints it keeps, and `keep` for how long besides ("7d", see `open_store`), all for a store that is
-    given by its address.
+    own directory, expendable: a path that all executors see, or an address that Spark has a connector for (`s3a://`,
+    `abfss://`, `gs://`, `hdfs://`). By default it lies beside the checkpoints; on one machine with checkpoints on
+    object storage, under the user's state directory, which is faster. `options` are the object store's settings, by
+    default those of Spark (`spark.hadoop.fs.s3a...`) or the environment's. `max_retained` is how many checkpoints the
+    store keeps, and `keep` for how long besides ("7d", see `open_store`), for a store that is given by its address.
 
     `on_change` says what to do when the query or the sinks differ from those in the newest checkpoint: "fail", "accept"
     (go on from the same state, if Spark can) or "reset" (begin again under a new lineage; the sinks keep what they
@@ -76,11 +78,13 @@ class Pipeline:
             self._store = checkpoints
             self._address = checkpoints.objects.address
         else:  # refuses an invalid address; reads and writes nothing yet
-            self._store = open_store(checkpoints, options=options, max_retained=max_retained, keep=keep)
             self._address = os.fspath(checkpoints)
+            self._retention: dict[str, Any] = {"max_retained": max_retained, "keep": keep}
+            self._store = self._open_store(active_session())
         self._run: Run | None = None
         self._has_chosen_workdir = workdir is not None
-        self.workdir = Workdir(workdir if workdir is not None else _default_workdir(self._address, name))
+        place = workdir if workdir is not None else _default_workdir(self._address, name)
+        self.workdir: Workdir = open_workdir(place, options=options)
         self._sources: dict[str, DataFrame] = {}
         self._tables: dict[str, ReferenceTable] = {}
         self._operators: dict[str, Operator] = {}
@@ -251,23 +255,17 @@ class Pipeline:
             raise Invalid(
                 f"output_mode is 'append', 'update' or 'complete', not {output_mode!r}.", code="pipeline.output-mode"
             )
-        is_shared = self._has_chosen_workdir or is_local(self._address)
-        if not is_shared and not is_one_process(frame.sparkSession):
-            raise Invalid(
-                "On a cluster the workdir lies where the driver and all executors see it; there is no such place by "
-                "default.",
-                code="workdir.cluster",
-                about=f"pipeline {self.name!r}",
-                unchanged="everything",
-                next_step='pass workdir="/a/shared/path" to Pipeline',
-            )
+        spark = frame.sparkSession
+        access = self._access(spark)
+        if not self._has_chosen_workdir and not is_local(self._address) and not is_one_process(spark):
+            self.workdir = open_workdir(f"{self._address.rstrip('/')}/workdir", options=self._options)
         return PipelineDefinition(
             name=self.name,
             frame=frame,
             output_mode=output_mode,
             trigger=trigger,
             store=self._store,
-            reopening=self._reopening(),
+            access=access,
             workdir=self.workdir,
             sources=dict(self._sources),
             tables=dict(self._tables),
@@ -321,12 +319,23 @@ class Pipeline:
             sink = DeadLetterFiles(local_path(self._address))
         return {**self._sinks, DEAD_LETTERS: DeadLetterSink(sink)}
 
-    def _reopening(self) -> Reopening | None:
-        """None for a store in memory, and for one that was passed in opened: its settings are not known here."""
+    def _open_store(self, spark: SparkSession | None) -> CheckpointStore:
+        self._has_spark_access = spark is not None
+        options = dict(self._options) if self._options else None
+        access = spark_access(spark, self._address, options) if spark else Access(self._address, options)
+        return open_store(self._address, options=access.options, credentials=access.credentials, **self._retention)
+
+    def _access(self, spark: SparkSession) -> Access | None:
+        """None for a store in memory, and for one that was passed in opened: its settings are not known here.
+
+        A pipeline that was made before the session opens its store again, with what Spark's settings say.
+        """
+        if self._is_own_store and not self._has_spark_access and is_cloud(self._address):
+            self._store = self._open_store(spark)
         is_known = self._is_own_store or self._options is not None or is_local(self._address)
         if not is_known or self._address.startswith("memory:"):
             return None
-        return Reopening(self._address, dict(self._options) if self._options else None)
+        return spark_access(spark, self._address, self._options)
 
     def _new(self, name: str, kind: str, there: Mapping[str, object]) -> None:
         _checked_name(kind, name)

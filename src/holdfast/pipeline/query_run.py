@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.base.jvm import is_one_process, stop_query
@@ -22,6 +20,7 @@ from holdfast.pipeline.epoch_manifest import EpochFacts, read_epoch_facts
 from holdfast.pipeline.heartbeat import End, HeartbeatThread
 from holdfast.pipeline.reports import EpochReport, StepClock, tell
 from holdfast.pipeline.workdir.workdir import SPOOL, Workdir
+from holdfast.storage.files.directory import Directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,10 +41,12 @@ class FrameCache:
     disk first. So all sinks of an epoch get the same rows in any case.
     """
 
-    def __init__(self, *, is_read_once: bool, may_differ: bool, spool: Path) -> None:
+    def __init__(self, *, is_read_once: bool, may_differ: bool, directory: Directory, name: str) -> None:
+        """The frame is written into a folder called `name` of `directory`."""
         self._is_read_once = is_read_once
         self._may_differ = may_differ
-        self._spool = spool
+        self._directory = directory
+        self._name = name
 
     @contextlib.contextmanager
     def hold(self, frame: DataFrame) -> Iterator[DataFrame]:
@@ -62,13 +63,13 @@ class FrameCache:
                 persisted.unpersist()
 
     def _spooled(self, frame: DataFrame) -> Iterator[DataFrame]:
-        shutil.rmtree(self._spool, ignore_errors=True)
-        place = f"file://{self._spool}"  # not escaped: Hadoop would take %20 for a part of the name
+        self._directory.remove_folders(self._name)
+        place = f"{self._directory.address}/{self._name}"
         frame.write.parquet(place)
         try:
             yield frame.sparkSession.read.schema(frame.schema).parquet(place)
         finally:
-            shutil.rmtree(self._spool, ignore_errors=True)
+            self._directory.remove_folders(self._name)
 
 
 class StopRequested(Exception):
@@ -105,7 +106,8 @@ class QueryRun:
         self._frame_cache = FrameCache(
             is_read_once=len(sinks) == 1 and sinks[0].computes_all,
             may_differ=not query.is_deterministic and not is_one_process(definition.frame.sparkSession),
-            spool=workdir.path / f"{SPOOL}-{generation}",
+            directory=workdir.directory,
+            name=f"{SPOOL}-{generation}",
         )
         self._lineage = lineage
         self.replays = replays
@@ -136,7 +138,7 @@ class QueryRun:
         writer = (
             frame.writeStream.foreachBatch(self.run_batch)
             .outputMode(definition.output_mode)
-            .option("checkpointLocation", f"file://{self._workdir.path}")
+            .option("checkpointLocation", self._workdir.directory.address)
             .queryName(definition.name)
         )
         try:

@@ -115,7 +115,7 @@ def observe_workdir(
     Bytes are compared unless `stamps` say that nothing has changed.
     """
     if workdir.is_empty():
-        return WorkdirState(str(workdir.home)), {}
+        return WorkdirState(workdir.address), {}
     spark_checkpoint = workdir.spark_checkpoint
     logs = spark_checkpoint.logs()
     known: set[str] = set()
@@ -129,7 +129,7 @@ def observe_workdir(
         problem = spark_checkpoint.damage_after(newest.wal_position, comparison.same.keys() | known)
     owner = workdir.owner()
     state = WorkdirState(
-        str(workdir.home),
+        workdir.address,
         is_empty=False,
         pipeline=owner.pipeline if owner else None,
         store=owner.store if owner else None,
@@ -216,8 +216,9 @@ def apply_to_workdir(
     """
     try:
         store.check_lease()
-        workdir.sweep()
+        workdir.sweep(store.check_lease)
         remove_stamps(workdir)
+        store.check_lease()  # a successor either finds no stamps, or is found here: it never shares the workdir with us
         match plan.workdir:
             case "begin":
                 workdir.discard(store.check_lease)
@@ -235,9 +236,9 @@ def apply_to_workdir(
         snapshotter.begin(held, order)
     except OSError as error:
         raise Unavailable(
-            f"The workdir {workdir.home} cannot be made ready: {error.strerror or error}.",
+            f"The workdir {workdir.address} cannot be made ready: {error.strerror or error}.",
             code="workdir.disk",
-            about=str(workdir.home),
+            about=workdir.address,
             unchanged="the store and every sink",
             next_step="make room or let this user write there, or pass another workdir; then start again",
         ) from error

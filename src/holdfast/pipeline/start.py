@@ -24,7 +24,6 @@ from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_sta
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
 from holdfast.pipeline.workdir.executor_probe import check_executors_see
-from holdfast.pipeline.workdir.fence import fence_workdir
 from holdfast.pipeline.workdir.pack import packing_for
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
 from holdfast.pipeline.workdir.workdir import Workdir
@@ -160,7 +159,7 @@ def take_over(store: CheckpointStore, workdir: Workdir, pipeline: str) -> Claim:
     lease = store.claim(recheck_after=1.0)
     first_id = store.next_id(saved_only=True)
     _announce_takeover(store, lease, pipeline)
-    return Claim(lease, first_id, fence_workdir(workdir, lease.generation, store.check_lease))
+    return Claim(lease, first_id, workdir.fenced(lease.generation, store.check_lease))
 
 
 def _announce_takeover(store: CheckpointStore, lease: Lease, pipeline: str) -> None:
@@ -213,7 +212,7 @@ def _announce(plan: RecoveryPlan, pipeline: str) -> None:
 
 
 def _snapshotter(definition: PipelineDefinition, claim: Claim) -> WorkdirSnapshotter:
-    packing = packing_for(definition.frame.sparkSession, definition.reopening)
+    packing = packing_for(definition.frame.sparkSession, definition.access)
     return WorkdirSnapshotter(claim.workdir, definition.store, packing)
 
 

@@ -233,8 +233,7 @@ def is_workdir_trouble(error: BaseException, workdir: Workdir) -> bool:
     if getattr(error, "code", "") in ("workdir.incomplete", "workdir.log"):
         return True
     said = _texts(error)
-    names_it = f"{workdir.home}/" in said or f"{workdir.home.parent}/.{workdir.home.name}.spark-" in said
-    return bool(_WORKDIR_TROUBLE.search(said)) or (names_it and bool(_DAMAGED_FILE.search(said)))
+    return bool(_WORKDIR_TROUBLE.search(said)) or (workdir.is_named_in(said) and bool(_DAMAGED_FILE.search(said)))
 
 
 def _texts(error: BaseException) -> str:

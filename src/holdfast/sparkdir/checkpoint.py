@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.errors import Corrupt
 from holdfast.sparkdir.checksums import checksum_path, matches_checksum, orphaned_checksums
-from holdfast.sparkdir.directory import FileStamp, ReadableDirectory
+from holdfast.sparkdir.directory import ReadableDirectory
 from holdfast.sparkdir.logs import CommittedBatch, PlannedBatch, parse_commit, parse_offsets, parse_query_id
 from holdfast.sparkdir.state_files import is_newer_than
+from holdfast.storage.files.directory import FileStamp
 
 NAMES = frozenset({"metadata", "offsets", "commits", "sources", "state", ".metadata.crc"})
 """The names of Spark's files and folders at the top of a checkpoint directory."""
@@ -76,9 +77,7 @@ class SparkCheckpoint:
                 self.planned(offsets[-1])
             if commits:
                 self.committed(commits[-1])
-        except Invalid:
-            raise
-        except HoldfastError as error:
+        except Corrupt as error:
             problem = error.message
         return Logs(query_id, offsets, commits, problem)
 
@@ -115,7 +114,8 @@ class SparkCheckpoint:
     def _differs_from_checksum(self, path: str) -> bool:
         """False if there are no checksums, or if the file is gone meanwhile."""
         try:
-            return not matches_checksum(self._directory.read(path), self._directory.read(checksum_path(path)))
+            checksum = self._directory.read(checksum_path(path))  # first: object storage has none
+            return not matches_checksum(self._directory.read(path), checksum)
         except OSError:
             return False
 

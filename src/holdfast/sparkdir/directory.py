@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-
-class FileStamp(NamedTuple):
-    """Size and version of a file in a listing. As long as the stamp is the same, so is the content."""
-
-    size: int
-    version: int
-    """On a disk, the time of the last change in nanoseconds."""
+from holdfast.storage.files.directory import FileStamp
 
 
 class ReadableDirectory(Protocol):
@@ -29,44 +22,3 @@ class ReadableDirectory(Protocol):
 
     def exists(self, path: str) -> bool:
         """Whether there is anything of that name."""
-
-
-class LocalDirectory:
-    """A directory on a disk. It need not exist: then it is empty."""
-
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._root = os.fspath(root)
-
-    def names(self, folder: str) -> list[str]:
-        try:
-            return os.listdir(os.path.join(self._root, folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def files(self) -> Iterator[tuple[str, FileStamp]]:
-        yield from self._walk("")
-
-    def read(self, path: str) -> bytes:
-        with open(os.path.join(self._root, path), "rb") as file:
-            return file.read()
-
-    def exists(self, path: str) -> bool:
-        return os.path.exists(os.path.join(self._root, path))
-
-    def _walk(self, below: str) -> Iterator[tuple[str, FileStamp]]:
-        try:
-            entries = list(os.scandir(os.path.join(self._root, below)))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            path = f"{below}/{entry.name}" if below else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._walk(path)
-            else:
-                try:
-                    found = entry.stat()
-                except FileNotFoundError:  # Spark removes old files while we list
-                    continue
-                yield path, FileStamp(found.st_size, found.st_mtime_ns)

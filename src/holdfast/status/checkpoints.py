@@ -33,6 +33,8 @@ class OpenedStore(msgspec.Struct, frozen=True):
 
     store: CheckpointStore
     catalog: Catalog
+    options: Mapping[str, str] | None = None
+    """The settings that it was opened with, for what lies beside it. They may hold secrets."""
 
     @property
     def address(self) -> str:
@@ -62,7 +64,8 @@ def open_existing(
             about=objects.root,
             next_step="check the address: it is the directory that has 'checkpoints' in it",
         )
-    return OpenedStore(store, Catalog(objects, DirectoryLayout() if chosen == "directory" else ObjectLayout()))
+    catalog = Catalog(objects, DirectoryLayout() if chosen == "directory" else ObjectLayout())
+    return OpenedStore(store, catalog, options or None)
 
 
 def why_empty(opened: OpenedStore) -> str | None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Conflict, Fenced, Unavailable
-from holdfast.pipeline.workdir.fence import fence_workdir
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.owner import WorkdirOwner
-from holdfast.pipeline.workdir.workdir import Workdir
 
 OWNER = WorkdirOwner("orders", "memory://")
 
@@ -39,20 +38,20 @@ def claims() -> Claims:
 
 
 @pytest.fixture
-def workdir(tmp_path: Path) -> Workdir:
-    return Workdir(tmp_path / "made on the way" / "work")
+def workdir(tmp_path: Path) -> LocalWorkdir:
+    return LocalWorkdir(tmp_path / "made on the way" / "work")
 
 
-def beside(workdir: Workdir) -> list[str]:
+def beside(workdir: LocalWorkdir) -> list[str]:
     return sorted(path.name for path in workdir.home.parent.iterdir() if path != workdir.home)
 
 
-def entered(workdir: Workdir, claims: Claims) -> Workdir:
+def entered(workdir: LocalWorkdir, claims: Claims) -> LocalWorkdir:
     generation = claims.claim()
-    return fence_workdir(workdir, generation, claims.check_of(generation))
+    return workdir.fenced(generation, claims.check_of(generation))
 
 
-def test_by_its_entrance_it_is_the_same_directory(workdir: Workdir, claims: Claims) -> None:
+def test_by_its_entrance_it_is_the_same_directory(workdir: LocalWorkdir, claims: Claims) -> None:
     inside = entered(workdir, claims)
     assert inside.is_empty()
     inside.make(OWNER)
@@ -64,7 +63,7 @@ def test_by_its_entrance_it_is_the_same_directory(workdir: Workdir, claims: Clai
     assert beside(workdir) == [inside.path.name]
 
 
-def test_the_next_generation_takes_it_away(workdir: Workdir, claims: Claims) -> None:
+def test_the_next_generation_takes_it_away(workdir: LocalWorkdir, claims: Claims) -> None:
     before = entered(workdir, claims)
     before.make(OWNER)
     after = entered(workdir, claims)
@@ -79,15 +78,15 @@ def test_the_next_generation_takes_it_away(workdir: Workdir, claims: Claims) -> 
     assert beside(workdir) == [third.path.name]
 
 
-def test_a_driver_frozen_before_it_enters_finds_out(workdir: Workdir, claims: Claims) -> None:
+def test_a_driver_frozen_before_it_enters_finds_out(workdir: LocalWorkdir, claims: Claims) -> None:
     frozen = claims.claim()
     after = entered(workdir, claims)
     with pytest.raises(Fenced):
-        fence_workdir(workdir, frozen, claims.check_of(frozen))
+        workdir.fenced(frozen, claims.check_of(frozen))
     assert beside(workdir) == [after.path.name]
 
 
-def test_a_driver_frozen_while_it_enters_leaves_nothing_open(workdir: Workdir, claims: Claims) -> None:
+def test_a_driver_frozen_while_it_enters_leaves_nothing_open(workdir: LocalWorkdir, claims: Claims) -> None:
     """The claim comes after its link is made: the successor finds and removes it, or has been seen."""
     frozen = claims.claim()
 
@@ -96,19 +95,19 @@ def test_a_driver_frozen_while_it_enters_leaves_nothing_open(workdir: Workdir, c
         claims.check_of(frozen)()
 
     with pytest.raises(Fenced):
-        fence_workdir(workdir, frozen, taken_over_now)
+        workdir.fenced(frozen, taken_over_now)
     assert [name.startswith(".work.spark-2-") for name in beside(workdir)] == [True]
 
 
-def test_entrances_of_a_past_that_the_store_forgot_are_closed(workdir: Workdir) -> None:
-    before = fence_workdir(workdir, 7, lambda: None)
-    after = fence_workdir(workdir, 2, lambda: None)
+def test_entrances_of_a_past_that_the_store_forgot_are_closed(workdir: LocalWorkdir) -> None:
+    before = workdir.fenced(7, lambda: None)
+    after = workdir.fenced(2, lambda: None)
     assert not os.path.lexists(before.path)
     assert os.path.lexists(after.path)
 
 
 def test_a_directory_that_moves_with_its_parent_is_still_reached(tmp_path: Path) -> None:
-    inside = fence_workdir(Workdir(tmp_path / "a" / "work"), 1, lambda: None)
+    inside = LocalWorkdir(tmp_path / "a" / "work").fenced(1, lambda: None)
     inside.make(OWNER)
     os.rename(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b" / inside.path.name).samefile(tmp_path / "b" / "work")
@@ -117,12 +116,12 @@ def test_a_directory_that_moves_with_its_parent_is_still_reached(tmp_path: Path)
 def test_where_no_link_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable) as refused:
-        fence_workdir(Workdir(tmp_path / "file" / "work"), 1, lambda: None)
+        LocalWorkdir(tmp_path / "file" / "work").fenced(1, lambda: None)
     assert refused.value.code == "workdir.disk"
     assert "unchanged" in str(refused.value).lower()
 
 
-def test_a_workdir_that_turns_out_to_be_a_successors_is_put_back(workdir: Workdir, claims: Claims) -> None:
+def test_a_workdir_that_turns_out_to_be_a_successors_is_put_back(workdir: LocalWorkdir, claims: Claims) -> None:
     first = entered(workdir, claims)
     first.make(OWNER)
     generation = claims.newest
@@ -133,7 +132,7 @@ def test_a_workdir_that_turns_out_to_be_a_successors_is_put_back(workdir: Workdi
     assert (workdir.home / "offsets").is_dir()
 
 
-def test_what_a_successor_made_is_not_replaced(workdir: Workdir, claims: Claims) -> None:
+def test_what_a_successor_made_is_not_replaced(workdir: LocalWorkdir, claims: Claims) -> None:
     first = entered(workdir, claims)
     fresh = first.new_sibling()
     (fresh / "offsets").mkdir()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from holdfast.checkpoints import read_batch
 from holdfast.errors import Fenced
 from holdfast.pipeline.workdir import pack
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.pack import pack_on_driver, split_evenly
-from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest
 from places import MemoryPlace
 
@@ -43,11 +43,11 @@ def test_split_is_whole_and_even(files: dict[str, int], count: int) -> None:
     assert max(sizes, default=0) - min(sizes, default=0) <= largest + 1
 
 
-def in_workdir(root: Path, files: Mapping[str, bytes]) -> Workdir:
+def in_workdir(root: Path, files: Mapping[str, bytes]) -> LocalWorkdir:
     for path, data in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
-    return Workdir(root)
+    return LocalWorkdir(root)
 
 
 def sizes(files: Mapping[str, bytes]) -> dict[str, int]:
@@ -93,7 +93,7 @@ def test_a_large_file_has_an_object_of_its_own(
 
 
 def test_nothing_to_pack(place: StoreUnderTest, tmp_path: Path) -> None:
-    assert pack_on_driver(place.open(), Workdir(tmp_path / "w"), {}, 1) == {}
+    assert pack_on_driver(place.open(), LocalWorkdir(tmp_path / "w"), {}, 1) == {}
     assert place.all_keys() == []
 
 

@@ -19,9 +19,9 @@ from holdfast.checkpoints import CheckpointBatcher, read_batch
 from holdfast.checkpoints.manifest import HoldfastSection
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.pipeline.workdir.addresses import ROOT_MARK
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.owner import OWNER_FILE
 from holdfast.pipeline.workdir.restore import Completeness, compare, restore
-from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.state_files import files_for_batch
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
@@ -62,7 +62,7 @@ def test_a_rebuilt_workdir_is_what_was_captured(driver: Driver, tmp_path: Path) 
     for batch in range(6):
         driver.epoch(batch, state)
     found = driver.load(5)
-    again = Workdir(tmp_path / "again")
+    again = LocalWorkdir(tmp_path / "again")
     holders = restore(again, driver.place.objects, found, OWNER)
     comparison = compare(again, driver.place.objects, found)
     assert comparison.difference is None
@@ -191,14 +191,14 @@ def test_names_that_exclude_each_other_are_refused(
 ) -> None:
     found = planted(memory, *batches)
     with pytest.raises(Corrupt):
-        restore(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
+        restore(LocalWorkdir(tmp_path / "work"), memory.objects, found, OWNER)
     assert os.listdir(tmp_path) == []
 
 
 def test_hidden_entries_do_not_get_in(memory: MemoryPlace, tmp_path: Path) -> None:
     found = planted(memory, WHOLE | {OWNER_FILE: b'{"pipeline":"theirs","store":"x"}', "state/.x/y": b"", ".a": b""})
-    restore(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
-    assert Workdir(tmp_path / "work").owner() == OWNER
+    restore(LocalWorkdir(tmp_path / "work"), memory.objects, found, OWNER)
+    assert LocalWorkdir(tmp_path / "work").owner() == OWNER
     assert not (tmp_path / "work/.a").exists()
     assert not (tmp_path / "work/state/.x/y").exists()
 
@@ -207,7 +207,7 @@ def test_hidden_entries_do_not_get_in(memory: MemoryPlace, tmp_path: Path) -> No
 def test_without_what_spark_cannot_do_without(memory: MemoryPlace, tmp_path: Path, missing: str) -> None:
     found = planted(memory, {path: data for path, data in WHOLE.items() if path != missing})
     with pytest.raises(Corrupt) as refused:
-        restore(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
+        restore(LocalWorkdir(tmp_path / "work"), memory.objects, found, OWNER)
     assert refused.value.code == "checkpoint.incomplete"
     assert missing in refused.value.message
     assert os.listdir(tmp_path) == []
@@ -240,7 +240,7 @@ def test_damaged_batches(place: StoreUnderTest, tmp_path: Path, damage: str) -> 
 def test_later_objects_replace_what_earlier_ones_hold(memory: MemoryPlace, tmp_path: Path) -> None:
     found = planted(memory, WHOLE | {"offsets/0": b"a longer text than the one that counts"}, {"offsets/0": b"v1"})
     assert restored(memory, found, tmp_path / "work")["offsets/0"] == b"v1"
-    assert compare(Workdir(tmp_path / "work"), memory.objects, found).difference is None
+    assert compare(LocalWorkdir(tmp_path / "work"), memory.objects, found).difference is None
 
 
 # Memory
@@ -308,7 +308,7 @@ def test_an_archive_that_cannot_be_read(memory: MemoryPlace, tmp_path: Path, is_
     for act in (
         lambda: Completeness(memory.objects).missing_in(found),
         lambda: compare(made.workdir, memory.objects, found),
-        lambda: restore(Workdir(tmp_path / "again"), memory.objects, found, OWNER),
+        lambda: restore(LocalWorkdir(tmp_path / "again"), memory.objects, found, OWNER),
     ):
         if is_needed:
             with pytest.raises(Corrupt, match=r"state/0/0/0\.zip is not a snapshot archive"):
@@ -383,7 +383,7 @@ def test_a_disk_that_runs_full_publishes_nothing(memory: MemoryPlace, tmp_path: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
     try:
         with pytest.raises((OSError, HoldfastError)):
-            restore(Workdir(tmp_path / "work"), memory.objects, found, OWNER)
+            restore(LocalWorkdir(tmp_path / "work"), memory.objects, found, OWNER)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert os.listdir(tmp_path) == []
@@ -400,6 +400,6 @@ def test_without_state_that_an_operator_has(memory: MemoryPlace, tmp_path: Path)
         "state/0/0/1.delta": b"x",
     }
     with pytest.raises(Corrupt, match="state/0/1, version 1") as refused:
-        restore(Workdir(tmp_path / "work"), memory.objects, planted(memory, files, wal_position=1), OWNER)
+        restore(LocalWorkdir(tmp_path / "work"), memory.objects, planted(memory, files, wal_position=1), OWNER)
     assert refused.value.code == "checkpoint.incomplete"
     assert not (tmp_path / "work").exists()

@@ -16,6 +16,7 @@ from holdfast import CheckpointStore
 from holdfast.checkpoints.manifest import BatchEntry, BatchObject
 from holdfast.errors import Corrupt, Invalid
 from holdfast.pipeline.workdir.entries import Entries
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.pack import pack_on_driver
 from holdfast.pipeline.workdir.restore import compare, restore
 from holdfast.pipeline.workdir.snapshot import (
@@ -26,8 +27,7 @@ from holdfast.pipeline.workdir.snapshot import (
     WorkdirSnapshotter,
     choose_compaction,
 )
-from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.sparkdir.directory import FileStamp, LocalDirectory
+from holdfast.storage.files.directory import FileStamp, LocalDirectory
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest
 from places import MemoryPlace
 from workdir_files import OWNER, HdfsState, RocksState, archive, operator_metadata, without
@@ -361,7 +361,7 @@ class Packings:
         self.calls = 0
 
     def __call__(
-        self, store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int
+        self, store: CheckpointStore, workdir: LocalWorkdir, files: Mapping[str, int], epoch: int
     ) -> dict[str, Entries]:
         self.calls += 1
         next(self._actions, lambda: None)()

@@ -13,7 +13,7 @@ from snapshots import Driver
 
 from holdfast.pipeline.recovery import observe, unchanged_checkpoint
 from holdfast.pipeline.recovery_plan import Observation
-from holdfast.pipeline.workdir import stamps
+from holdfast.pipeline.workdir import local
 from holdfast.pipeline.workdir.stamps import remove_stamps
 from holdfast.pipeline.workdir.workdir import STAMPS
 from holdfast.storage.objects import CloudObjects
@@ -172,14 +172,14 @@ def test_after_the_machine_was_started_anew(ended: Ended, tmp_path: Path, monkey
     """A power cut may leave a file with its size and time, and without its bytes."""
     ended.seal()
     (tmp_path / "boot").write_text("another")
-    monkeypatch.setattr(stamps, "_BOOT_ID", tmp_path / "boot")
+    monkeypatch.setattr(local, "_BOOT_ID", tmp_path / "boot")
     assert ended.is_compared()
 
 
 def test_where_the_machines_runs_cannot_be_told_apart(
     ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stamps, "_BOOT_ID", tmp_path / "none")
+    monkeypatch.setattr(local, "_BOOT_ID", tmp_path / "none")
     ended.seal()
     assert ended.is_compared()
 

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.owner import OWNER_FILE, WorkdirOwner
-from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.checkpoint import Logs
 from workdir_files import OWNER, HandMade
 
@@ -37,12 +37,12 @@ def made(tmp_path: Path) -> HandMade:
     ],
 )
 def test_addresses(given_as: str | Path, expected: str) -> None:
-    assert str(Workdir(given_as).path) == expected
+    assert str(LocalWorkdir(given_as).path) == expected
 
 
 def test_a_relative_path_is_below_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Workdir("w").path == tmp_path / "w"
+    assert LocalWorkdir("w").path == tmp_path / "w"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_relative_path_is_below_the_current_directory(tmp_path: Path, monkeypa
 )
 def test_addresses_that_are_no_disk(address: str) -> None:
     with pytest.raises(Invalid) as refused:
-        Workdir(address)
+        LocalWorkdir(address)
     assert refused.value.code == "workdir.address"
 
 
@@ -134,7 +134,7 @@ def test_discard_is_a_step(made: HandMade) -> None:
 
 @pytest.mark.parametrize("name", ["work", "work[1]", "w?rk", "[!w]", "wörk dir", "w*"])
 def test_sweep_takes_its_own_leftovers_and_nothing_else(tmp_path: Path, name: str) -> None:
-    workdir = Workdir(tmp_path / name)
+    workdir = LocalWorkdir(tmp_path / name)
     fill(workdir.path)
     fill(workdir.new_sibling())
     fill(tmp_path / f".{name}.discarded-0123456789ab")
@@ -153,7 +153,7 @@ def test_sweep_takes_its_own_leftovers_and_nothing_else(tmp_path: Path, name: st
 
 
 def test_siblings_are_beside_it_and_new(tmp_path: Path) -> None:
-    workdir = Workdir(tmp_path / "deep" / "work")
+    workdir = LocalWorkdir(tmp_path / "deep" / "work")
     one, other = workdir.new_sibling(), workdir.new_sibling()
     assert one != other
     assert {one.parent, other.parent} == {tmp_path / "deep"}
@@ -167,7 +167,7 @@ def test_a_symbolic_link_is_refused_with_its_target(tmp_path: Path) -> None:
     (tmp_path / "large disk").mkdir()
     (tmp_path / "work").symlink_to(tmp_path / "large disk")
     with pytest.raises(Invalid, match="a symbolic link to") as caught:
-        Workdir(tmp_path / "work").check_replaceable()
+        LocalWorkdir(tmp_path / "work").check_replaceable()
     assert caught.value.code == "workdir.not-replaceable"
     assert str(tmp_path / "large disk") in str(caught.value.next_step)
 
@@ -180,11 +180,11 @@ def test_a_mount_point_is_refused(kind: str, tmp_path: Path) -> None:
     other.mkdir()
     mount = ["mount", "-t", "tmpfs", "none"] if kind == "a disk of its own" else ["mount", "--bind", str(other)]
     script = (
-        "from holdfast.pipeline.workdir.workdir import Workdir, is_mount_point\n"
+        "from holdfast.pipeline.workdir.local import LocalWorkdir, is_mount_point\n"
         "import pathlib, sys\n"
         "place = pathlib.Path(sys.argv[1])\n"
         "assert not is_mount_point(place / 'inside') and not is_mount_point(place.parent)\n"
-        "try:\n    Workdir(place).check_replaceable()\n"
+        "try:\n    LocalWorkdir(place).check_replaceable()\n"
         "except Exception as error:\n    print(error.code, error.next_step)\n"
     )
     command = ["unshare", "--mount", "sh", "-c", '"$@"; exec "$PYTHON" -c "$SCRIPT" "$PLACE"', "sh", *mount, str(place)]
@@ -194,5 +194,5 @@ def test_a_mount_point_is_refused(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_directory_and_nothing_are_fine(tmp_path: Path) -> None:
-    Workdir(tmp_path / "not there").check_replaceable()
-    Workdir(tmp_path).check_replaceable()
+    LocalWorkdir(tmp_path / "not there").check_replaceable()
+    LocalWorkdir(tmp_path).check_replaceable()

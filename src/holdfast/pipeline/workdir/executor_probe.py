@@ -17,6 +17,7 @@ import msgspec
 from holdfast.base.jvm import default_parallelism, executor_count, is_one_process, run_on_executors
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, one_line
+from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.workdir import PROBE, Workdir
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def check_executors_see(workdir: Workdir, spark: SparkSession) -> None:
     One small job, on clusters only. Does not guarantee anything about executors that come later: the snapshot of each
     epoch refuses state that is missing.
     """
-    if is_one_process(spark):
+    if is_one_process(spark) or not isinstance(workdir, LocalWorkdir):
         return
     with step("workdir.probe"):
         probe = workdir.path / f"{PROBE}{uuid.uuid4().hex}"
@@ -128,9 +129,9 @@ def _missing_module(error: Exception) -> str:
 
 def _not_shared(workdir: Workdir, host: str, problem: str) -> Invalid:
     return Invalid(
-        f"The executor on {host} does not share the workdir {workdir.home} with the driver: {problem}.",
+        f"The executor on {host} does not share the workdir {workdir.address} with the driver: {problem}.",
         code="workdir.not-shared",
-        about=str(workdir.home),
+        about=workdir.address,
         unchanged="every checkpoint and every sink",
         next_step="pass a workdir on a disk that the driver and all executors see under one path, "
         "or run on one machine: master local[*]",

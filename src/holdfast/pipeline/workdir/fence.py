@@ -1,4 +1,4 @@
-"""Fencing a workdir: each generation's Spark reaches it by a path of its own, which the next generation removes.
+"""Fencing a workdir on a disk: each generation's Spark reaches it by a path of its own, which the next one removes.
 
 A driver that was taken over does not know it until it checks the lease, and Spark never checks: its tasks and its
 clean-up go on writing, by path. So the path that Spark is given is a symbolic link that belongs to one generation. Once
@@ -21,22 +21,20 @@ from pathlib import Path
 
 from holdfast.base.steps import step
 from holdfast.errors import Unavailable
-from holdfast.pipeline.workdir.workdir import Workdir
 
 _NUMBERED = re.compile(r"\.spark-(\d+)-[0-9a-f]+\Z")
 
 
-def fence_workdir(workdir: Workdir, generation: int, still_ours: Callable[[], None]) -> Workdir:
-    """The same workdir, reached by a path that only this generation has; the paths of all others are removed.
+def fence_path(home: Path, generation: int, still_ours: Callable[[], None]) -> Path:
+    """A path to the workdir at `home` that only this generation has; the paths of all others are removed.
 
     The link is made before `still_ours` checks the lease: a successor is either seen there, or finds the link.
     """
-    home = workdir.home
     generation_path = home.parent / f".{home.name}.spark-{generation}-{uuid.uuid4().hex[:8]}"
     try:
         with step("workdir.enter"):
             home.parent.mkdir(parents=True, exist_ok=True)
-            close_older_paths(workdir, generation, still_ours)
+            close_older_paths(home, generation, still_ours)
             os.symlink(home.name, generation_path)
     except OSError as error:
         raise Unavailable(
@@ -52,16 +50,15 @@ def fence_workdir(workdir: Workdir, generation: int, still_ours: Callable[[], No
         with contextlib.suppress(OSError):
             os.unlink(generation_path)
         raise
-    return Workdir(home, generation_path=generation_path)
+    return generation_path
 
 
-def close_older_paths(workdir: Workdir, generation: int, still_ours: Callable[[], None]) -> None:
+def close_older_paths(home: Path, generation: int, still_ours: Callable[[], None]) -> None:
     """Remove the path of every other generation, and what a stale Spark has put where one was.
 
     A path of this generation or a higher one is a successor's, unless the store has lost its record of that
     generation. So `still_ours` is called first.
     """
-    home = workdir.home
     for path in home.parent.glob(glob.escape(f".{home.name}.spark-") + "*"):
         numbered = _NUMBERED.search(path.name)
         if numbered is None or int(numbered[1]) >= generation:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import msgspec
 
 from holdfast.base.codec import json_decoder
+from holdfast.storage.files.directory import Directory
 
 OWNER_FILE = ".holdfast.json"
 """Hidden, so that Spark, which wants an empty directory to begin with, does not see it."""
@@ -22,16 +20,14 @@ class WorkdirOwner(msgspec.Struct, frozen=True):
     store: str
 
 
-def read_owner(directory: Path) -> WorkdirOwner | None:
+def read_owner(directory: Directory) -> WorkdirOwner | None:
     """The owner of a directory; None if it has none, or if its file cannot be read."""
     try:
-        return json_decoder(WorkdirOwner).decode((directory / OWNER_FILE).read_bytes())
+        return json_decoder(WorkdirOwner).decode(directory.read(OWNER_FILE))
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def write_owner(directory: Path, owner: WorkdirOwner) -> None:
+def write_owner(directory: Directory, owner: WorkdirOwner) -> None:
     """Write the owner down, whole or not at all: a workdir with half a file would have no owner."""
-    aside = directory / NEW_OWNER_FILE
-    aside.write_bytes(msgspec.json.encode(owner))
-    os.rename(aside, directory / OWNER_FILE)
+    directory.write(OWNER_FILE, msgspec.json.encode(owner))

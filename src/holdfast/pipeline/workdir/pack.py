@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.base.jvm import default_parallelism, is_one_process, run_on_executors
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
@@ -18,6 +16,7 @@ from holdfast.pipeline.workdir.addresses import read_part
 from holdfast.pipeline.workdir.entries import Entries, parts_of
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.storage.objects import ObjectStore, open_objects
+from holdfast.storage.objects.spark_access import Access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,19 +42,12 @@ def pack_on_driver(
     return _pack(store, workdir, files, epoch, prefix="")
 
 
-class Reopening(msgspec.Struct, frozen=True):
-    """The address and the options with which another process opens the store."""
-
-    address: str
-    options: dict[str, str] | None = None
-
-
-def packing_for(spark: SparkSession, reopening: Reopening | None) -> Packing:
+def packing_for(spark: SparkSession, access: Access | None) -> Packing:
     """Pack small snapshots on the driver and large ones as a Spark job, if executors are separate processes.
 
-    They must see the workdir and reach the store as the driver does.
+    They must see the workdir and reach the store as the driver does. `access` is None if that is not known.
     """
-    if reopening is None or is_one_process(spark):
+    if access is None or is_one_process(spark):
         return pack_on_driver
 
     def pack(store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int) -> dict[str, Entries]:
@@ -63,7 +55,7 @@ def packing_for(spark: SparkSession, reopening: Reopening | None) -> Packing:
             return pack_on_driver(store, workdir, files, epoch)
         store.recheck_lease()
         groups = split_evenly(files, default_parallelism(spark))
-        job = _PackingJob(reopening, workdir, epoch)
+        job = _PackingJob(access.address, access.options_now(), workdir, epoch)
         sized = [(number, {path: files[path] for path in group}) for number, group in enumerate(groups)]
         packed = run_on_executors(spark, job, sized)
         missing = [path for group in packed for path, entries in group if entries is None]
@@ -88,15 +80,16 @@ def split_evenly(files: Mapping[str, int], count: int) -> list[list[str]]:
 class _PackingJob:
     """The task of an executor: pack one group of files into batch objects under a prefix of its own."""
 
-    def __init__(self, reopening: Reopening, workdir: Workdir, epoch: int) -> None:
-        self._reopening = reopening
+    def __init__(self, address: str, options: dict[str, str] | None, workdir: Workdir, epoch: int) -> None:
+        self._address = address
+        self._options = options
         self._workdir = workdir
         self._epoch = epoch
 
     def __call__(self, group: tuple[int, dict[str, int]]) -> list[tuple[str, Entries | None]]:
         """The files of a group, each with its entries; None for a file that Spark has removed meanwhile."""
         number, files = group
-        objects = open_objects(self._reopening.address, options=self._reopening.options)
+        objects = open_objects(self._address, options=self._options)
         try:
             packed = _pack(objects, self._workdir, files, self._epoch, prefix=f"nodes/{number}/")
         except FileNotFoundError as error:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -21,10 +19,11 @@ from holdfast.checkpoints.manifest import BatchEntry, BatchObject, CheckpointMan
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.pipeline.workdir.addresses import read_part, to_local
 from holdfast.pipeline.workdir.entries import Entries, Part, joined, live_entries, part_of_entry
-from holdfast.pipeline.workdir.owner import WorkdirOwner, write_owner
+from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.operator_metadata import describes_state, stores_of_batch
 from holdfast.sparkdir.state_files import ReferredNames, files_for_batch, is_visible, missing_files, referred_names
+from holdfast.storage.files.directory import Bytes, Directory, TakesParts
 from holdfast.storage.objects.store import ObjectStore
 
 MAX_NAME = 255
@@ -57,25 +56,17 @@ def restore(
 ) -> dict[str, Entries]:
     """Replace the workdir by the files of a checkpoint, every byte verified. Returns the entries that hold each file.
 
-    Guarantees: under the workdir's name there is always the old one, none, or the whole new one. `still_ours` is called
-    before the old one is removed.
-    Does not guarantee: that it survives a power cut; the next start compares it and restores it again if need be.
+    Guarantees and does not guarantee: see `Workdir.replace`.
     """
-    fresh = workdir.new_sibling()
-    try:
+
+    def fill(fresh: Directory) -> dict[str, Entries]:
         with step("workdir.fill", checkpoint_id=manifest.checkpoint_id):
-            held = _fill(fresh, workdir, objects, manifest)
-            write_owner(fresh, owner)
-        still_ours()
-        workdir.discard(still_ours)
-        workdir.publish(fresh, still_ours)
+            return _fill(fresh, workdir, objects, manifest)
+
+    try:
+        return workdir.replace(fill, owner, still_ours)
     except OSError as error:
-        shutil.rmtree(fresh, ignore_errors=True)
         raise _disk_trouble(error, workdir, manifest) from error
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    return held
 
 
 def compare(workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> Comparison:
@@ -137,20 +128,19 @@ class Completeness:
         return missing_files(files, manifest.wal_position, stores)
 
 
-def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> dict[str, Entries]:
+def _fill(root: Directory, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> dict[str, Entries]:
     filling = _Restore(root, workdir, objects, manifest)
     order = manifest.needed_batches
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-restore") as workers:
         for _ in workers.map(filling.unpack, range(len(order)), order):
             pass
 
-    def read(path: str) -> bytes:
-        return (root / path).read_bytes()
-
-    files = _files(manifest, filling.found, lambda path: referred_names(read(path), path))
+    files = _files(manifest, filling.found, lambda path: referred_names(root.read(path), path))
     for path in {part.path for part, _ in filling.found.values()} - files.keys():
-        os.remove(root / path)  # of an object that is kept for some of its files
-    missing = missing_files(files, manifest.wal_position, stores_of_batch(files, manifest.wal_position, read))
+        root.remove(path)  # of an object that is kept for some of its files
+    for path in [path for path, entries in files.items() if len(entries) > 1 and not isinstance(root, TakesParts)]:
+        root.write_stream(path, filling.parts_of(files[path]))
+    missing = missing_files(files, manifest.wal_position, stores_of_batch(files, manifest.wal_position, root.read))
     if missing:
         raise Corrupt(
             f"Checkpoint {manifest.checkpoint_id} does not hold {missing[0]}; Spark cannot resume without it.",
@@ -219,38 +209,39 @@ def _sized(opened: Batch) -> Iterator[tuple[str, int, memoryview]]:
 class _Restore:
     """Unpacks batch objects, several at a time. If several hold the same entry, the last one in order counts."""
 
-    def __init__(self, root: Path, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> None:
+    def __init__(self, root: Directory, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> None:
         self._root = root
-        self._workdir = workdir
+        self._address = workdir.written_address(root)
         self._manifest = manifest
         self._reading = _BatchReader(objects)
-        self._made: set[str] = set()
-        self._locks: dict[str, threading.Lock] = {}
+        # A checkpoint that says which entries count has each one once.
+        self._order = contextlib.nullcontext() if _records_live(manifest) else threading.Lock()
         self._places: dict[str, int] = {}
         self.found: Found = {}
         """What was written."""
 
     def unpack(self, place: int, batch: BatchObject) -> None:
-        for name, part, entry, data in _entries(self._manifest, batch, _sized(self._reading.read(batch))):
-            with self._locks.setdefault(part.path, threading.Lock()):
-                if self._places.get(name, -1) < place:
-                    self._write(part, data)
-                    self._places[name], self.found[name] = place, (part, entry)
+        opened = self._reading.read(batch)
+        with self._order:
+            whole: list[tuple[str, Bytes]] = []
+            for name, part, entry, data in _entries(self._manifest, batch, _sized(opened)):
+                if self._places.get(name, -1) > place:
+                    continue
+                self._places[name], self.found[name] = place, (part, entry)
+                if part.length == part.whole:
+                    whole.append((part.path, self._content(part.path, data)))
+                elif isinstance(self._root, TakesParts):
+                    self._root.write_part(part.path, part.offset, data)
+            self._root.write_new(whole)
 
-    def _write(self, part: Part, data: memoryview) -> None:
-        target = os.path.join(self._root, part.path)
-        folder = os.path.dirname(target)
-        if folder not in self._made:
-            os.makedirs(folder, exist_ok=True)
-            self._made.add(folder)
-        content = to_local(self._workdir, part.path, bytes(data)) if "/_metadata/" in part.path else data
-        if part.length == part.whole:
-            with open(target, "wb") as file:  # buffered: it writes all or raises
-                file.write(content)
-        else:
-            with open(os.open(target, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:  # other parts may be there
-                file.seek(part.offset)
-                file.write(content)
+    def parts_of(self, entries: Entries) -> Iterator[Bytes]:
+        """The bytes of a file in parts, in order."""
+        for entry in entries:
+            opened = self._reading.read(entry.batch)
+            yield next(bytes(data) for index, (_, data) in enumerate(opened.entries()) if index == entry.index)
+
+    def _content(self, path: str, data: memoryview) -> Bytes:
+        return to_local(self._address, path, bytes(data)) if "/_metadata/" in path else data
 
 
 def _batches(objects: ObjectStore, manifest: CheckpointManifest) -> Iterator[tuple[BatchObject, Batch]]:
@@ -312,9 +303,9 @@ def _disk_trouble(error: OSError, workdir: Workdir, manifest: CheckpointManifest
             next_step="restore the store from a copy; to begin anew, use another address",
         )
     return Unavailable(
-        f"The workdir {workdir.path} cannot be rebuilt: {error.strerror or error}.",
+        f"The workdir {workdir.address} cannot be rebuilt: {error.strerror or error}.",
         code="workdir.disk",
-        about=str(workdir.path),
+        about=workdir.address,
         unchanged="the store and every sink",
         next_step="make room or allow this user to write there, or pass another workdir; then start again",
     )

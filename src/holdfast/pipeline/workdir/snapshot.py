@@ -7,8 +7,6 @@ done. Nothing that is still being written is ever read.
 from __future__ import annotations
 
 import errno
-import os
-import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -21,7 +19,6 @@ from holdfast.pipeline.workdir.entries import Entries, bitmaps
 from holdfast.pipeline.workdir.pack import Packing, pack_on_driver
 from holdfast.pipeline.workdir.stamps import write_stamps
 from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.sparkdir.directory import FileStamp
 from holdfast.sparkdir.next_batch import files_of_next_batch
 from holdfast.sparkdir.operator_metadata import StateStore, stores_of_batch
 from holdfast.sparkdir.state_files import (
@@ -34,6 +31,7 @@ from holdfast.sparkdir.state_files import (
     partition_versions,
     referred_names,
 )
+from holdfast.storage.files.directory import FileStamp
 
 COMPACTED_AT_LEAST = 64 << 10
 """Compaction may always rewrite this many bytes, so that objects with little live data can go."""
@@ -106,9 +104,9 @@ class WorkdirSnapshotter:
         """Go on from a checkpoint whose files are unchanged in the workdir."""
         self._order = {batch.key: place for place, batch in enumerate(order)}
         self._held, self._held_for = {}, None
+        stamps = self._stamps(held)
         for path, entries in held.items():
-            found = os.stat(self._workdir.path / path)
-            self._held[path] = FileLocation(entries, found.st_size, FileStamp(found.st_size, found.st_mtime_ns))
+            self._held[path] = FileLocation(entries, stamps[path].size, stamps[path])
 
     def snapshot(self, batch_id: int, epoch: int) -> Snapshot:
         """Write everything that batch `batch_id` needs and the store does not have; durable on return.
@@ -140,6 +138,8 @@ class WorkdirSnapshotter:
 
         Only a clean end vouches for what Spark wrote since the checkpoint.
         """
+        if not is_clean and not self._workdir.vouches_after_failure:
+            return
         stamps = dict(self._workdir.spark_checkpoint.files())
         held = {path: found.entries for path, found in self._held.items() if found.stamp == stamps.get(path)}
         if held.keys() == self._held.keys():
@@ -165,19 +165,22 @@ class WorkdirSnapshotter:
         stores = stores_of_batch(self._held.keys() | logs, batch_id, spark_checkpoint.read)
 
         def referred(path: str) -> Collection[str]:
-            return self._referred_names(path, self._stamp(path))
+            return self._referred_names(path, self._stamps([path])[path])
 
         needed = files_of_next_batch(self._held.keys(), batch_id, stores, spark_checkpoint.names, referred)
         if needed is None:
             return None
         known = {path: self._held[path].stamp for path in needed if path in self._held and is_immutable(path)}
-        return known | {path: self._stamp(path) for path in needed - known.keys()}
+        return known | self._stamps(needed - known.keys())
 
-    def _stamp(self, path: str) -> FileStamp:
-        found = os.stat(self._workdir.path / path)
-        if not stat.S_ISREG(found.st_mode):
-            raise FileNotFoundError(errno.ENOENT, "it is not a file", path)
-        return FileStamp(found.st_size, found.st_mtime_ns)
+    def _stamps(self, paths: Iterable[str]) -> dict[str, FileStamp]:
+        """The stamps of these files. `FileNotFoundError` if one is not there, or is not a file."""
+        wanted = list(paths)
+        found = self._workdir.directory.stamps(wanted)
+        for path in wanted:
+            if path not in found:
+                raise FileNotFoundError(errno.ENOENT, "it is not there, or is not a file", path)
+        return found
 
     def _write(self, stamps: Mapping[str, FileStamp], batch_id: int, epoch: int) -> Snapshot:
         held = {path: self._held[path] for path in stamps if self._is_held(path, stamps)}
@@ -188,7 +191,7 @@ class WorkdirSnapshotter:
         spoiled = _batches(changed)
         sound = {path: location for path, location in held.items() if not spoiled.keys() & _batches([location]).keys()}
         again = choose_compaction(sound, new_bytes)
-        if any(self._stamp(path) != stamps[path] for path in again):
+        if any(stamp != stamps[path] for path, stamp in self._stamps(again).items()):
             raise Corrupt("A file has changed while it was captured.", code="workdir.state-file")
         written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
         with step("capture.pack", files=len(written), bytes=new_bytes):
@@ -225,7 +228,7 @@ class WorkdirSnapshotter:
         if (path, stamp) not in self._referred:
             if len(self._referred) > 4096:
                 self._referred.clear()
-            self._referred[path, stamp] = referred_names((self._workdir.path / path).read_bytes(), path)
+            self._referred[path, stamp] = referred_names(self._workdir.directory.read(path), path)
         return self._referred[path, stamp]
 
 
@@ -237,9 +240,9 @@ def _batches(locations: Iterable[FileLocation]) -> dict[str, BatchObject]:
 def _unreadable(workdir: Workdir, problem: Exception) -> HoldfastError:
     text = problem.message if isinstance(problem, HoldfastError) else str(problem)
     return Corrupt(
-        f"The workdir {workdir.home} lacks a file that Spark needs: {text}",
+        f"The workdir {workdir.address} lacks a file that Spark needs: {text}",
         code="workdir.incomplete",
-        about=str(workdir.home),
+        about=workdir.address,
         unchanged="every checkpoint and every sink",
         next_step="start the pipeline again: the workdir is rebuilt from the newest checkpoint",
     )

@@ -1,17 +1,15 @@
 """What a workdir was when its query ended: a start that finds it unchanged need not read its bytes.
 
 The file is written when a query has ended, and removed before the next one is started. So there is none after a crash
-in between, and bytes are compared then. It counts for one checkpoint, as long as every file that the checkpoint holds
-has the stamp that it had, and until the machine is started anew: after a power cut a file may have its size and time
-and not its bytes.
+in between, and bytes are compared then, or on object storage the workdir is restored. It counts for one checkpoint, as
+long as every file that the checkpoint holds has the identity that it had; on a disk until the machine is started anew,
+because after a power cut a file may have its size and time and not its bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -24,17 +22,7 @@ from holdfast.pipeline.workdir.workdir import STAMPS, Workdir
 from holdfast.storage.objects import ObjectStore
 from holdfast.storage.objects.infos import infos
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_FORMAT = 1
-
-
-class Stamp(NamedTuple):
-    """As long as these are the same, so are the bytes. A change of the bytes changes at least the last time."""
-
-    size: int
-    modified_ns: int
-    changed_ns: int
-    inode: int
+_FORMAT = 2
 
 
 class StoredObject(NamedTuple):
@@ -48,16 +36,16 @@ class WorkdirStamps(msgspec.Struct, frozen=True):
     """The files of a workdir that hold what a checkpoint holds, and those that Spark wrote since."""
 
     format: int
-    boot_id: str
+    incarnation: str
     home: str
     """Where the workdir was: moved, its files name each other by addresses that are no longer right."""
     checkpoint_id: int
     batches: list[BatchObject]
     stored: list[StoredObject]
     """The batch objects as they are in the store, in the same order."""
-    held: dict[str, tuple[Stamp, list[tuple[int, int]]]]
-    """The checkpoint's files, each with its entries: place of the batch object, place of the entry in it."""
-    newer: dict[str, Stamp]
+    held: dict[str, tuple[str, list[tuple[int, int]]]]
+    """The checkpoint's files, each with its identity and its entries: place of the batch object, and place in it."""
+    newer: dict[str, str]
     """Files that Spark wrote since. None after a failure: then they are verified by their own checksums."""
 
     def is_for(self, manifest: CheckpointManifest, objects: ObjectStore) -> bool:
@@ -70,11 +58,13 @@ class WorkdirStamps(msgspec.Struct, frozen=True):
 
     def is_unchanged(self, workdir: Workdir) -> bool:
         """Whether every file that the checkpoint holds is as it was."""
-        return all(stamp == _stamp(workdir, path) for path, (stamp, _) in self.held.items())
+        found = workdir.directory.identities(self.held)
+        return all(found.get(path) == identity for path, (identity, _) in self.held.items())
 
     def unchanged_newer(self, workdir: Workdir) -> set[str]:
         """The files that Spark wrote since, as far as they are as they were."""
-        return {path for path, stamp in self.newer.items() if stamp == _stamp(workdir, path)}
+        found = workdir.directory.identities(self.newer)
+        return {path for path, identity in self.newer.items() if found.get(path) == identity}
 
     def entries(self) -> dict[str, Entries]:
         """The checkpoint's files, each with its entries."""
@@ -87,8 +77,8 @@ class WorkdirStamps(msgspec.Struct, frozen=True):
 def read_stamps(workdir: Workdir) -> WorkdirStamps | None:
     """The stamps, if they can be trusted; None if bytes have to be compared."""
     try:
-        found = json_decoder(WorkdirStamps).decode((workdir.path / STAMPS).read_bytes())
-        is_ours = (found.format, found.boot_id, found.home) == (_FORMAT, _boot_id(), str(workdir.home))
+        found = json_decoder(WorkdirStamps).decode(workdir.directory.read(STAMPS))
+        is_ours = (found.format, found.incarnation, found.home) == (_FORMAT, workdir.incarnation(), workdir.address)
         is_sound = all(place < len(found.batches) for _, places in found.held.values() for place, _ in places)
     except (OSError, msgspec.MsgspecError):
         return None
@@ -109,36 +99,25 @@ def write_stamps(
     places = {batch.key: place for place, batch in enumerate(manifest.needed_batches)}
     with contextlib.suppress(OSError, HoldfastError):
         stored = _stored(objects, manifest.needed_batches)
-        stamps = {path: _stamp(workdir, path) for path in (*held, *newer)}
-        known = {path: stamp for path, stamp in stamps.items() if stamp is not None}
+        known = workdir.directory.identities([*held, *newer])
         if stored is None or held.keys() - known.keys():
             return
         found = WorkdirStamps(
             _FORMAT,
-            _boot_id(),
-            str(workdir.home),
+            workdir.incarnation(),
+            workdir.address,
             manifest.checkpoint_id,
             manifest.needed_batches,
             stored,
             {path: (known[path], [(places[e.batch.key], e.index) for e in held[path]]) for path in held},
             {path: stamp for path, stamp in known.items() if path not in held},
         )
-        aside = workdir.path / f"{STAMPS}.new"
-        aside.write_bytes(msgspec.json.encode(found))
-        os.rename(aside, workdir.path / STAMPS)
+        workdir.directory.write(STAMPS, msgspec.json.encode(found))
 
 
 def remove_stamps(workdir: Workdir) -> None:
     """Spark is about to change the workdir: from now on only bytes count."""
-    (workdir.path / STAMPS).unlink(missing_ok=True)
-
-
-def _stamp(workdir: Workdir, path: str) -> Stamp | None:
-    try:
-        found = os.stat(workdir.path / path)
-    except OSError:
-        return None
-    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+    workdir.directory.remove(STAMPS)
 
 
 def _stored(objects: ObjectStore, batches: Iterable[BatchObject]) -> list[StoredObject] | None:
@@ -148,8 +127,3 @@ def _stored(objects: ObjectStore, batches: Iterable[BatchObject]) -> list[Stored
     if found.keys() != set(keys):
         return None
     return [StoredObject(found[key].size, found[key].modified) for key in keys]
-
-
-def _boot_id() -> str:
-    """`OSError` where the machine's runs cannot be told apart."""
-    return _BOOT_ID.read_text().strip()

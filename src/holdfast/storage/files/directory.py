@@ -7,7 +7,9 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
+
+Bytes = bytes | bytearray | memoryview
 
 
 class FileStamp(NamedTuple):
@@ -52,6 +54,12 @@ class Directory(Protocol):
     def write(self, path: str, body: bytes) -> None:
         """Write a file, whole or not at all, in place of one that may be there. Folders are made as needed."""
 
+    def write_new(self, files: Iterable[tuple[str, Bytes]]) -> None:
+        """Write files into a directory that nobody uses yet, quickly: a crash may leave some of them, or parts."""
+
+    def write_stream(self, path: str, pieces: Iterable[Bytes]) -> None:
+        """Write a file from pieces, none of them kept in memory for long, as `write_new`."""
+
     def remove(self, path: str) -> None:
         """Remove a file. Fine if it is gone."""
 
@@ -59,11 +67,20 @@ class Directory(Protocol):
         """Remove every folder of the topmost level whose name begins with `prefix`, as far as possible."""
 
 
+@runtime_checkable
+class TakesParts(Protocol):
+    """A `Directory` in which a file can be written part by part, in any order."""
+
+    def write_part(self, path: str, offset: int, body: Bytes) -> None:
+        """Write a part of a file, as `write_new`."""
+
+
 class LocalDirectory:
     """A `Directory` on a disk. It need not exist: then it is empty."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.fspath(root)
+        self._made: set[str] = set()
         self.address = f"file://{self._root}"  # not escaped: Hadoop would take %20 for a part of the name
 
     def names(self, folder: str) -> list[str]:
@@ -109,6 +126,20 @@ class LocalDirectory:
             file.write(body)
         os.rename(aside, target)
 
+    def write_new(self, files: Iterable[tuple[str, Bytes]]) -> None:
+        for path, body in files:
+            with open(self._in_folder(path), "wb") as file:  # buffered: it writes all or raises
+                file.write(body)
+
+    def write_part(self, path: str, offset: int, body: Bytes) -> None:
+        with open(os.open(self._in_folder(path), os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+            file.seek(offset)
+            file.write(body)
+
+    def write_stream(self, path: str, pieces: Iterable[Bytes]) -> None:
+        with open(self._in_folder(path), "wb") as file:
+            file.writelines(pieces)
+
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(path))
@@ -120,6 +151,14 @@ class LocalDirectory:
 
     def _path(self, path: str) -> str:
         return os.path.join(self._root, path)
+
+    def _in_folder(self, path: str) -> str:
+        target = self._path(path)
+        folder = os.path.dirname(target)
+        if folder not in self._made:
+            os.makedirs(folder, exist_ok=True)
+            self._made.add(folder)
+        return target
 
     def _stat(self, path: str) -> os.stat_result | None:
         try:

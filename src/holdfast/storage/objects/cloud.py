@@ -6,9 +6,10 @@ After a lost reply the object is read back and its body compared; the outcome is
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import obstore
@@ -171,6 +172,12 @@ class CloudObjects:
                 whole = memoryview(piece)
                 yield from (whole[at : at + PIECE] for at in range(0, len(whole), PIECE))
 
+    def put_in_parts(self, key: str, pieces: Iterable[Bytes]) -> None:
+        """Write a large object without a condition, and without having it in memory: only where no other writer is."""
+        check_key(key)
+        with step("object.put", key=key), self._explained(key, writing=True):
+            obstore.put(self._store, key, iter(pieces))
+
     def info_and_body(self, key: str, *, limit: int) -> tuple[ObjectInfo | None, bytes | None]:
         """What `info` returns and, if that has at most `limit` bytes, the body: in one request."""
         check_key(key)
@@ -197,6 +204,11 @@ class CloudObjects:
         with self._explained(prefix):
             pages = obstore.list(self._store, prefix or None, chunk_size=1000)
             return sorted((_as_info(meta) for page in pages for meta in page), key=lambda info: info.key)
+
+    def folders(self) -> builtins.list[str]:
+        """The names of the topmost folders: one request, however much is in them."""
+        with self._explained(""):
+            return sorted(obstore.list_with_delimiter(self._store)["common_prefixes"])
 
     def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
         """One bulk request where the service has one; the order of its removals is not defined."""

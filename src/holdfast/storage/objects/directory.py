@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from holdfast.errors import NotFound
-from holdfast.storage.files.directory import FileStamp
+from holdfast.storage.files.directory import Bytes, FileStamp
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.store import ObjectInfo, ObjectStore
 
@@ -60,9 +60,7 @@ class ObjectDirectory:
 
     def identities(self, paths: Iterable[str]) -> dict[str, str]:
         wanted = set(paths)
-        return {
-            path: f"{info.size}:{info.version or info.modified}" for path, info in self._list("") if path in wanted
-        }
+        return {path: f"{info.size}:{info.version or info.modified}" for path, info in self._list("") if path in wanted}
 
     def read(self, path: str) -> bytes:
         known = self._ahead.pop(path, None)
@@ -79,16 +77,17 @@ class ObjectDirectory:
         return self._found(path, lambda: b"".join(pieces)), info.size
 
     def write(self, path: str, body: bytes) -> None:
-        copy.copy(self._objects).update(self._key(path), lambda _: body, limit=0, is_hint=True)
+        self._write(path, body)
 
-    def write_all(self, files: Iterable[tuple[str, bytes]]) -> None:
-        """Write files that are not there yet, several at a time. Their bytes are asked for as they are written."""
-        for _ in self._in_parallel(lambda file: self.create(*file), files):
+    def write_new(self, files: Iterable[tuple[str, Bytes]]) -> None:
+        for _ in self._in_parallel(lambda file: self._write(*file), files):
             pass
 
-    def create(self, path: str, body: bytes) -> None:
-        """Write a file that is not there yet."""
-        copy.copy(self._objects).create(self._key(path), [body])
+    def write_stream(self, path: str, pieces: Iterable[Bytes]) -> None:
+        if isinstance(self._objects, CloudObjects):
+            self._objects.put_in_parts(self._key(path), pieces)
+        else:
+            self._objects.create(self._key(path), list(pieces))
 
     def remove(self, path: str) -> None:
         self._objects.delete([self._key(path)])
@@ -98,6 +97,10 @@ class ObjectDirectory:
         listed = self._objects.list(self._folder + "/" if self._folder else "")
         below = self._key(prefix)
         self._objects.delete([info.key for info in listed if info.key.startswith(below)])
+
+    def _write(self, path: str, body: Bytes) -> None:
+        """By a handle of its own: several threads write."""
+        copy.copy(self._objects).update(self._key(path), lambda _: bytes(body), limit=0, is_hint=True)
 
     def _key(self, path: str) -> str:
         return f"{self._folder}/{path}" if self._folder else path
@@ -130,6 +133,13 @@ class ObjectDirectory:
             return
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-files") as workers:
             yield from workers.map(function, waiting)
+
+
+def folders(objects: ObjectStore) -> list[str]:
+    """The names of the topmost folders of an object store."""
+    if isinstance(objects, CloudObjects):
+        return objects.folders()
+    return sorted({info.key.partition("/")[0] for info in objects.list("") if "/" in info.key})
 
 
 def _stamp(info: ObjectInfo) -> FileStamp:
