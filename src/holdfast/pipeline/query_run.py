@@ -19,7 +19,9 @@ from holdfast.pipeline.epoch_log import log_epoch
 from holdfast.pipeline.epoch_manifest import EpochFacts, read_epoch_facts
 from holdfast.pipeline.heartbeat import End, HeartbeatThread
 from holdfast.pipeline.reports import EpochReport, StepClock, tell
+from holdfast.pipeline.workdir.file_manager import quick_settings
 from holdfast.pipeline.workdir.workdir import SPOOL, Workdir
+from holdfast.sinks.spark_write import settings
 from holdfast.storage.files.directory import Directory
 
 if TYPE_CHECKING:
@@ -144,7 +146,8 @@ class QueryRun:
         try:
             if definition.trigger:
                 writer = writer.trigger(**definition.trigger)
-            self.query = writer.start()
+            with settings(frame.sparkSession, quick_settings(self._workdir, frame.sparkSession)):
+                self.query = writer.start()
             self._heartbeat.follow(self._end)
             self._has_started.set()
         except Exception as error:

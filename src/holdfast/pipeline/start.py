@@ -24,6 +24,7 @@ from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_sta
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
 from holdfast.pipeline.workdir.executor_probe import check_executors_see
+from holdfast.pipeline.workdir.file_manager import check_file_manager
 from holdfast.pipeline.workdir.pack import packing_for
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
 from holdfast.pipeline.workdir.workdir import Workdir
@@ -92,6 +93,7 @@ def preflight(definition: PipelineDefinition) -> PreparedPipeline:
         definition=definition, query=query, description=definition.describe(query), initial_states=states
     )
     definition.workdir.check_replaceable()
+    check_file_manager(definition.workdir, definition.frame.sparkSession)
     newest = _newest_unverified(definition.store)
     workdir, _ = observe_workdir(definition.workdir, definition.store, None)
     lineage = check_start(Observation(definition.store.objects.address, newest, workdir), prepared.spec)

@@ -53,6 +53,24 @@ def files_of_next_batch(
     return needed
 
 
+def likely_names(before: Collection[str], batch_id: int, names: Names) -> Names:
+    """A function in place of `names` that lists no folder of state: those there were, and those of the next version.
+
+    A name that turns out not to be there is found missing when it is read. New snapshots are not seen.
+    """
+    known: dict[str, set[str]] = defaultdict(set)
+    for path in before:
+        folder, name = posixpath.split(path)
+        known[folder].add(name)
+
+    def likely(folder: str) -> Collection[str]:
+        if not folder.startswith("state/"):
+            return names(folder)
+        return known[folder] | {f"{batch_id}.{kind}" for kind in _CHANGES}
+
+    return likely
+
+
 def _by_store(paths: Iterable[str]) -> tuple[dict[str, dict[str, int]], set[str]]:
     """The files of each state store with their versions (-1: shared by several), and all other files."""
     state: dict[str, dict[str, int]] = defaultdict(dict)

@@ -23,6 +23,7 @@ from holdfast.base.jvm import active_session, remove_tree
 from holdfast.base.steps import step
 from holdfast.pipeline.workdir.owner import WorkdirOwner, write_owner
 from holdfast.pipeline.workdir.workdir import SPOOL, STAMPS, Check, T, Workdir, is_own_name
+from holdfast.sparkdir.operator_metadata import describes_state
 from holdfast.storage.files.directory import Directory
 from holdfast.storage.objects.directory import ObjectDirectory, folders
 from holdfast.storage.objects.spark_access import Access, spark_access
@@ -186,7 +187,7 @@ class RemoteWorkdir(Workdir):
         self._place, self._directory = place, None
 
     def _directory_of(self, place: str) -> ObjectDirectory:
-        return ObjectDirectory(self._objects, place, f"{self._home}/{place}")
+        return ObjectDirectory(self._objects, place, f"{self._home}/{place}", describes_state)
 
     def _remove(self, place: str) -> None:
         spark = active_session()

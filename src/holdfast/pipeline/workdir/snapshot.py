@@ -19,7 +19,7 @@ from holdfast.pipeline.workdir.entries import Entries, bitmaps
 from holdfast.pipeline.workdir.pack import Packing, pack_on_driver
 from holdfast.pipeline.workdir.stamps import write_stamps
 from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.sparkdir.next_batch import files_of_next_batch
+from holdfast.sparkdir.next_batch import Names, files_of_next_batch, likely_names
 from holdfast.sparkdir.operator_metadata import StateStore, stores_of_batch
 from holdfast.sparkdir.state_files import (
     files_for_batch,
@@ -35,6 +35,9 @@ from holdfast.storage.files.directory import FileStamp
 
 COMPACTED_AT_LEAST = 64 << 10
 """Compaction may always rewrite this many bytes, so that objects with little live data can go."""
+
+LISTED_EVERY = 10
+"""Where a listing is a request, snapshots that Spark made meanwhile are looked for in so many batches once."""
 
 COMPACTED_SHARE = 0.05
 MOSTLY_DEAD = 0.5
@@ -167,7 +170,13 @@ class WorkdirSnapshotter:
         def referred(path: str) -> Collection[str]:
             return self._referred_names(path, self._stamps([path])[path])
 
-        needed = files_of_next_batch(self._held.keys(), batch_id, stores, spark_checkpoint.names, referred)
+        if self._workdir.directory.lists_cheaply:
+            names: Names = spark_checkpoint.names
+        elif batch_id % LISTED_EVERY == 0:
+            return None
+        else:
+            names = likely_names(self._held.keys(), batch_id, spark_checkpoint.names)
+        needed = files_of_next_batch(self._held.keys(), batch_id, stores, names, referred)
         if needed is None:
             return None
         known = {path: self._held[path].stamp for path in needed if path in self._held and is_immutable(path)}

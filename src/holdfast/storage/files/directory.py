@@ -29,6 +29,9 @@ class Directory(Protocol):
     address: str
     """As Spark is given it: `file:///...`, `s3a://...`."""
 
+    lists_cheaply: bool
+    """Whether a listing costs next to nothing, or a request for each thousand files."""
+
     def names(self, folder: str) -> list[str]:
         """The names directly in a folder, hidden ones as well. Empty if there is no such folder."""
 
@@ -77,6 +80,8 @@ class TakesParts(Protocol):
 
 class LocalDirectory:
     """A `Directory` on a disk. It need not exist: then it is empty."""
+
+    lists_cheaply = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.fspath(root)

@@ -21,6 +21,9 @@ SMALL = 1 << 20
 AHEAD = 64 << 20
 """Bytes of small files that are kept until they are read."""
 
+MANY_FINAL = 256
+"""Files that never change which are kept in memory, the newest ones."""
+
 FILE_LIMIT = 8 << 30
 
 T = TypeVar("T")
@@ -34,8 +37,15 @@ class ObjectDirectory:
     Spark's files is empty, so an empty one counts as missing.
     """
 
-    def __init__(self, objects: ObjectStore, folder: str, address: str) -> None:
+    lists_cheaply = False
+
+    def __init__(
+        self, objects: ObjectStore, folder: str, address: str, is_final: Callable[[str], bool] = lambda path: False
+    ) -> None:
+        """`is_final` tells which files never change once they are there: they are read once."""
         self.address = address
+        self._is_final = is_final
+        self._final: dict[str, bytes] = {}
         self._objects = objects
         self._folder = folder.strip("/")
         self._ahead: dict[str, bytes] = {}
@@ -63,11 +73,18 @@ class ObjectDirectory:
         return {path: f"{info.size}:{info.version or info.modified}" for path, info in self._list("") if path in wanted}
 
     def read(self, path: str) -> bytes:
+        if path in self._final:
+            return self._final[path]
         known = self._ahead.pop(path, None)
         if known is not None:
             self._ahead_bytes -= len(known)
-            return known
-        return self._found(path, lambda: self._objects.read(self._key(path), limit=FILE_LIMIT))
+        else:
+            known = self._found(path, lambda: self._objects.read(self._key(path), limit=FILE_LIMIT))
+        if known and self._is_final(path) and len(known) <= SMALL:
+            while len(self._final) >= MANY_FINAL:
+                del self._final[next(iter(self._final))]
+            self._final[path] = known
+        return known
 
     def read_range(self, path: str, start: int, length: int) -> tuple[bytes, int]:
         info = self._objects.info(self._key(path))
