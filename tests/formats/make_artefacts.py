@@ -280,10 +280,10 @@ def workdir() -> None:
     """Killed in epoch 2, when the first of two sinks has committed and the second has not."""
     from museum_pipeline import PROVIDERS, write_orders
 
-    from holdfast.testing.faults.crash import Event, Moment, kill_at
+    from holdfast.testing.faults.crash import Moment, StepEvent, kill_at
 
     work = f"{Path(__file__).parent / 'museum_pipeline.py'}:drive"
-    third = Moment(Event("sink.commit", "end"), 3)
+    third = Moment(StepEvent("sink.commit", "end"), 3)
     for provider in PROVIDERS:
         with tempfile.TemporaryDirectory() as scratch, fixed_place() as place:
             write_orders(place, range(3))

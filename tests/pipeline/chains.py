@@ -24,13 +24,13 @@ from orders import (
 from together import ALL_HELD, Member
 
 from holdfast.base.steps import Phase
-from holdfast.testing.faults.crash import Event, Moment, kill_at
+from holdfast.testing.faults.crash import Moment, StepEvent, kill_at
 
 HERE = Path(__file__).parent
 LIFE = 400.0
-STAGED = Event("sink.stage", "begin")
+STAGED = StepEvent("sink.stage", "begin")
 """An epoch is under way that nobody has decided yet."""
-DECIDED = Event("epoch.decide", "end")
+DECIDED = StepEvent("epoch.decide", "end")
 
 FIRST_START = ("sink.claim", "delta.create")
 """Steps that only the very first life takes."""
@@ -74,7 +74,7 @@ EMPTY_EPOCH = ("delta.commit",)
 ALL = (*FIRST_START, *START, *REBUILD, *EPOCH, *EMPTY_EPOCH)
 
 
-def moments(names: Sequence[str], phases: Mapping[str, Phase], since: Event = DECIDED) -> list[Moment]:
+def moments(names: Sequence[str], phases: Mapping[str, Phase], since: StepEvent = DECIDED) -> list[Moment]:
     """Where to die, in the order of the lives: the first start, then epochs with recoveries among them.
 
     In an epoch it is the first time after `since`; the first of these lives decides an epoch for the others to recover.
@@ -85,9 +85,9 @@ def moments(names: Sequence[str], phases: Mapping[str, Phase], since: Event = DE
     for place, name in enumerate(recoveries):
         epochs.insert(2 + 3 * place, name)
     found = []
-    after: Event | None = DECIDED
+    after: StepEvent | None = DECIDED
     for name in (*first, *epochs, *last):
-        event = Event(name, phases[name])
+        event = StepEvent(name, phases[name])
         is_in_epoch = name in (*EPOCH, *EMPTY_EPOCH)
         found.append(Moment(event, since=after if is_in_epoch and event != after else None))
         after = since if is_in_epoch else after
@@ -114,7 +114,7 @@ class Fleet:
         self.orders = make_orders(files, seed=seed)
         self.epochs = revenue_by_epoch(self.orders)
         self.seen: set[str] = set()
-        self.died_at: dict[str, list[Event]] = {name: [] for name in kinds}
+        self.died_at: dict[str, list[StepEvent]] = {name: [] for name in kinds}
         self._kinds = kinds
         write_orders(folder / "orders", self.orders)
 

@@ -17,7 +17,7 @@ from chains import ALL, DECIDED, STAGED, Fleet, Kind, moments
 from orders import INDEX_NAMED
 
 from holdfast.base.steps import Phase
-from holdfast.testing.faults.crash import Event, Moment
+from holdfast.testing.faults.crash import Moment, StepEvent
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 
@@ -54,7 +54,7 @@ def on_revenues() -> Chains:
 
 def during(name: str, phase: Phase = "begin") -> Moment:
     """In an epoch that is under way: one that is being staged, or else one that is decided."""
-    return Moment(Event(name, phase), since=STAGED if name == "index.check-keys" else DECIDED)
+    return Moment(StepEvent(name, phase), since=STAGED if name == "index.check-keys" else DECIDED)
 
 
 ON_INDEXES: Chains = {
@@ -71,9 +71,9 @@ ON_INDEXES: Chains = {
 """Each step of an epoch once; those that all backends have are spread over them."""
 
 BETWEEN_SINKS: Chains = {
-    "lottery-staged": [Moment(Event("sink.stage", "end"), since=DECIDED)],
-    "lottery-decided": [Moment(Event("epoch.decide", "end"))],
-    "lottery-committed": [Moment(Event("sink.commit", "end"), since=DECIDED)],
+    "lottery-staged": [Moment(StepEvent("sink.stage", "end"), since=DECIDED)],
+    "lottery-decided": [Moment(StepEvent("epoch.decide", "end"))],
+    "lottery-committed": [Moment(StepEvent("sink.commit", "end"), since=DECIDED)],
 }
 """Where a query that never gives the same twice would show it."""
 LOTTERIES = dict.fromkeys(BETWEEN_SINKS, Kind("luck"))
@@ -120,7 +120,7 @@ def test_killed_at_every_step_of_every_index(tmp_path: Path, addresses: dict[str
     phases: tuple[Phase, ...] = ("begin", "end")
     chains = {}
     for name in INDEXES:
-        chains[name] = [Moment(Event(MAKING[name], phase)) for phase in phases if name in MAKING]
+        chains[name] = [Moment(StepEvent(MAKING[name], phase)) for phase in phases if name in MAKING]
         chains[name] += [during(step, phase) for step in (*COMMON, *OWN[name]) for phase in phases]
     fleet = Fleet(tmp_path, max(map(len, chains.values())) + 1, INDEXES)
     put_addresses(fleet, addresses)

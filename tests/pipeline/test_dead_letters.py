@@ -20,7 +20,7 @@ from holdfast.pipeline import dead_letters
 from holdfast.pipeline.dead_letters import DeadLetterFiles
 from holdfast.sinks import DeltaSink, FileSink, PostgresSink, RowsRefused
 from holdfast.spark import Pipeline
-from holdfast.testing.faults.crash import Event, Moment, kill_at
+from holdfast.testing.faults.crash import Moment, StepEvent, kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -237,11 +237,11 @@ def test_a_pipeline_is_moved_with_its_letters(tmp_path: Path) -> None:
 
 
 WORK = f"{Path(__file__).with_name('letter_place.py')}:deliver"
-DECIDED = Event("epoch.decide", "end")
+DECIDED = StepEvent("epoch.decide", "end")
 DEATHS = [
-    Moment(Event("sink.stage", "end"), nth=3),  # all have staged, nothing is decided
+    Moment(StepEvent("sink.stage", "end"), nth=3),  # all have staged, nothing is decided
     Moment(DECIDED),
-    Moment(Event("sink.commit", "end"), nth=2, since=DECIDED),  # the letters are not committed yet
+    Moment(StepEvent("sink.commit", "end"), nth=2, since=DECIDED),  # the letters are not committed yet
 ]
 
 
@@ -259,7 +259,7 @@ def test_killed_between_stage_decide_and_commit(tmp_path: Path, dsn: str) -> Non
         run = kill_at(WORK, death, timeout=200.0, root=str(tmp_path), dsn=dsn)
         assert run.event == death.event
         assert run.killed
-    last = kill_at(WORK, Moment(Event("never", "end")), timeout=200.0, root=str(tmp_path), dsn=dsn)
+    last = kill_at(WORK, Moment(StepEvent("never", "end")), timeout=200.0, root=str(tmp_path), dsn=dsn)
     assert last.acknowledged == ["done"]
     assert ids(dsn) == [10, 20, 30, 40]
     table = DeltaTable(tmp_path / "delta").to_pyarrow_table()["id"].to_pylist()

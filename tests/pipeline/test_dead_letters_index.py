@@ -16,7 +16,7 @@ from holdfast.pipeline.epoch_log import epoch_words
 from holdfast.sinks import FileSink, IndexSink, RowsRefused, index_refused_rows
 from holdfast.sinks.index import sequence_of
 from holdfast.spark import EpochReport, Pipeline
-from holdfast.testing.faults.crash import Event, Moment, kill_at
+from holdfast.testing.faults.crash import Moment, StepEvent, kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,11 +96,11 @@ def test_by_default_the_epoch_fails(place: Indexed) -> None:
 
 
 WORK = f"{Path(__file__).with_name('letter_place.py')}:index_items"
-DECIDED = Event("epoch.decide", "end")
+DECIDED = StepEvent("epoch.decide", "end")
 DEATHS = [
-    Moment(Event("sink.stage", "end"), nth=2),  # all have staged, nothing is decided
+    Moment(StepEvent("sink.stage", "end"), nth=2),  # all have staged, nothing is decided
     Moment(DECIDED),
-    Moment(Event("sink.commit", "end"), nth=1, since=DECIDED),  # the letters are not committed yet
+    Moment(StepEvent("sink.commit", "end"), nth=1, since=DECIDED),  # the letters are not committed yet
 ]
 
 
@@ -117,7 +117,7 @@ def test_killed_between_stage_decide_and_commit(tmp_path: Path) -> None:
         run = kill_at(WORK, death, timeout=200.0, root=str(tmp_path))
         assert run.event == death.event
         assert run.killed
-    last = kill_at(WORK, Moment(Event("never", "end")), timeout=200.0, root=str(tmp_path))
+    last = kill_at(WORK, Moment(StepEvent("never", "end")), timeout=200.0, root=str(tmp_path))
     assert last.acknowledged == ["done"]
     assert names_in(f"sqlite:///{tmp_path}/index.db", "id") == [10, 20, 30, 40]
     letters = letters_in(tmp_path / "store" / "dead-letters")

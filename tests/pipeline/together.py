@@ -17,9 +17,9 @@ from works import PIPELINES, PROVIDERS, RESTLESS, Session
 
 from holdfast.base.steps import observe, step
 from holdfast.spark import EpochReport, watch
-from holdfast.testing.faults.crash import Acknowledge, Event, Moment
+from holdfast.testing.faults.crash import Acknowledge, Moment, StepEvent
 
-ALL_HELD = Moment(Event("everybody.held", "begin"))
+ALL_HELD = Moment(StepEvent("everybody.held", "begin"))
 """Where to kill the process."""
 
 
@@ -44,7 +44,7 @@ class Holding:
         self.arrived: queue.Queue[tuple[str, str]] = queue.Queue()
 
     def look(self, step_name: str, phase: Any, _: float) -> None:
-        event = Event(step_name, phase)
+        event = StepEvent(step_name, phase)
         if not any(event in (moment.event, moment.since) for moment in self._moments.values()):
             return
         name = self._name_of_pipeline()

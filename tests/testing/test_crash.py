@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 import pytest
 
-from holdfast.testing.faults.crash import ChildFailed, CrashRing, Event, KilledRun, Moment, kill_at, record
+from holdfast.testing.faults.crash import ChildFailed, CrashRing, KilledRun, Moment, StepEvent, kill_at, record
 
 WORKS = str(Path(__file__).with_name("crash_works.py"))
-THREE = [Event(f"write.{name}", phase) for name in ("one", "two", "three") for phase in ("begin", "end")]
+THREE = [StepEvent(f"write.{name}", phase) for name in ("one", "two", "three") for phase in ("begin", "end")]
 
 
 class Harness(Protocol):
-    def record(self, **arguments: Any) -> list[Event]: ...
+    def record(self, **arguments: Any) -> list[StepEvent]: ...
 
     def kill_at(self, at: int | Moment, **arguments: Any) -> KilledRun: ...
 
@@ -31,7 +31,7 @@ class Fresh:
         self.work = work
         self.timeout = timeout
 
-    def record(self, **arguments: Any) -> list[Event]:
+    def record(self, **arguments: Any) -> list[StepEvent]:
         return record(self.work, timeout=self.timeout, **arguments)
 
     def kill_at(self, at: int | Moment, **arguments: Any) -> KilledRun:
@@ -96,7 +96,7 @@ def test_an_event_that_never_comes_kills_nothing(harness: Make, tmp_path: Path) 
 def test_nested_and_failed_steps_are_events_too(harness: Make) -> None:
     assert [event.name for event in harness("nested").record()] == ["outer", "inner", "inner", "outer"]
     assert harness("nested").kill_at(2).acknowledged == ["two\nlines"]
-    assert harness("failed_step").record() == [Event("will.fail", "begin"), Event("will.fail", "failed")]
+    assert harness("failed_step").record() == [StepEvent("will.fail", "begin"), StepEvent("will.fail", "failed")]
 
 
 def test_work_that_raises_is_reported_with_its_traceback(harness: Make) -> None:
@@ -143,12 +143,12 @@ def test_a_group_of_its_own_does_not_save_a_child() -> None:
 @pytest.mark.parametrize(
     ("moment", "done"),
     [
-        (Moment(Event("a", "begin")), ""),
-        (Moment(Event("a", "end")), "a"),
-        (Moment(Event("a", "begin"), nth=3), "abac"),
-        (Moment(Event("a", "begin"), since=Event("b", "end")), "ab"),
-        (Moment(Event("a", "end"), nth=2, since=Event("b", "begin")), "abaca"),
-        (Moment(Event("c", "end"), since=Event("a", "begin")), "abac"),
+        (Moment(StepEvent("a", "begin")), ""),
+        (Moment(StepEvent("a", "end")), "a"),
+        (Moment(StepEvent("a", "begin"), nth=3), "abac"),
+        (Moment(StepEvent("a", "begin"), since=StepEvent("b", "end")), "ab"),
+        (Moment(StepEvent("a", "end"), nth=2, since=StepEvent("b", "begin")), "abaca"),
+        (Moment(StepEvent("c", "end"), since=StepEvent("a", "begin")), "abac"),
     ],
 )
 def test_a_moment_names_the_place(harness: Make, moment: Moment, done: str) -> None:
@@ -158,7 +158,7 @@ def test_a_moment_names_the_place(harness: Make, moment: Moment, done: str) -> N
 
 
 @pytest.mark.parametrize(
-    "moment", [Moment(Event("a", "end"), nth=5), Moment(Event("b", "end"), since=Event("c", "end"))]
+    "moment", [Moment(StepEvent("a", "end"), nth=5), Moment(StepEvent("b", "end"), since=StepEvent("c", "end"))]
 )
 def test_a_moment_that_never_comes_kills_nothing(harness: Make, moment: Moment) -> None:
     run = harness("repeats").kill_at(moment)

@@ -21,7 +21,7 @@ from holdfast.projections.state import live_build
 from holdfast.projections.view import has_sql, table_prefix
 from holdfast.status import format
 from holdfast.status.projections import (
-    DeadLetters,
+    DeadLetterListing,
     StoredProjection,
     pages,
     read_dead_letters,
@@ -254,7 +254,7 @@ class RetryDeadLettersPlan(msgspec.Struct, frozen=True):
     url: str
     address: str
     projection: ProjectionLike
-    letters: DeadLetters
+    letters: DeadLetterListing
 
     activity: ClassVar[str] = "handling"
     amount: ClassVar[int] = 0

@@ -27,7 +27,7 @@ _REASON = "__holdfast_reason__"
 _JSON = {"timeZone": "UTC", "ignoreNullFields": "false"}
 
 
-class DeadLetters(NamedSink):
+class DeadLetterSink(NamedSink):
     """The sink of a pipeline that takes what the other sinks refuse."""
 
     def __init__(self, sink: Sink) -> None:
@@ -140,7 +140,7 @@ class EpochRows:
 
     def of(self, named: NamedSink) -> DataFrame:
         """The rows that this sink is to stage."""
-        if isinstance(named, DeadLetters):
+        if isinstance(named, DeadLetterSink):
             letters = [letter for split in self._split_sinks if (letter := self._letters(split)) is not None]
             if not letters:
                 return _no_letters(self._frame)

@@ -19,7 +19,7 @@ from holdfast.base.addresses import as_file_name, is_local, local_path, state_ho
 from holdfast.base.jvm import is_one_process
 from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.errors import Invalid
-from holdfast.pipeline.dead_letters import DEAD_LETTERS, DeadLetterFiles, DeadLetters, check_on_refused
+from holdfast.pipeline.dead_letters import DEAD_LETTERS, DeadLetterFiles, DeadLetterSink, check_on_refused
 from holdfast.pipeline.definition import NamedSink, OnRefused, Operator, PipelineDefinition, ReferenceTable
 from holdfast.pipeline.query.plan import check_frame
 from holdfast.pipeline.recovery_plan import OnChange
@@ -311,7 +311,7 @@ class Pipeline:
                     next_step="name a sink for them with pipeline.dead_letters(sink)",
                 )
             sink = DeadLetterFiles(local_path(self._address))
-        return {**self._sinks, DEAD_LETTERS: DeadLetters(sink)}
+        return {**self._sinks, DEAD_LETTERS: DeadLetterSink(sink)}
 
     def _reopening(self) -> Reopening | None:
         """None for a store in memory, and for one that was passed in opened: its settings are not known here."""

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.checkpoints.manifest import BatchEntry, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.pipeline.query.change import Change, Difference
+from holdfast.pipeline.query.change import Difference, QueryChange
 from holdfast.pipeline.query.compare import compare, sink_names, source_names
 from holdfast.pipeline.query.description import Description, recorded_description
 from holdfast.sinks.sink import SinkProgress
@@ -150,13 +150,13 @@ def check_start(seen: Observation, spec: PipelineSpec) -> int:
     return newest.own.lineage + begins_anew
 
 
-def _check_change(seen: Observation, spec: PipelineSpec) -> Change:
+def _check_change(seen: Observation, spec: PipelineSpec) -> QueryChange:
     """How the pipeline changed since the newest checkpoint. `Invalid` if on_change does not allow it."""
     _check_owners(seen, spec)
     newest = seen.newest
     if newest is None:
-        return Change()
-    change = Change(_differences(newest, spec))
+        return QueryChange()
+    change = QueryChange(_differences(newest, spec))
     resumes = spec.on_change == "accept" and newest.checkpoint_id > spec.anew_after
     if change.asks and (spec.on_change == "fail" or (resumes and change.blockers)):
         raise _changed(newest, change, seen)
@@ -241,7 +241,7 @@ def _begin_anew(
     return RecoveryPlan(lineage, "begin", why, None, 0, owed_sinks=owed_sinks, notes=notes)
 
 
-def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, change: Change) -> RecoveryPlan:
+def _resume(seen: Observation, newest: CheckpointManifest, spec: PipelineSpec, change: QueryChange) -> RecoveryPlan:
     lineage, batch = newest.own.lineage, newest.wal_position
     notes = [f"Checkpoint {number} is skipped: {why}." for number, why in seen.skipped]
     notes += change.notes
@@ -392,7 +392,7 @@ def _lost_epochs(sinks: Mapping[str, SinkProgress], newest: CheckpointManifest, 
     return found
 
 
-def _changed(newest: CheckpointManifest, change: Change, seen: Observation) -> HoldfastError:
+def _changed(newest: CheckpointManifest, change: QueryChange, seen: Observation) -> HoldfastError:
     blockers = change.blockers
     can_accept = "pass on_change='accept' to go on from the same state, or "
     cannot_accept = "; on_change='accept' cannot go on from there"

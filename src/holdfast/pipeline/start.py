@@ -13,7 +13,7 @@ from holdfast.checkpoints import CheckpointStore, Lease
 from holdfast.checkpoints.heartbeat import read_heartbeat
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, code_of
-from holdfast.pipeline.dead_letters import DeadLetters, check_view
+from holdfast.pipeline.dead_letters import DeadLetterSink, check_view
 from holdfast.pipeline.definition import VERSION, PipelineDefinition, PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator
 from holdfast.pipeline.heartbeat import HeartbeatThread, takeover
@@ -107,7 +107,7 @@ def preflight(definition: PipelineDefinition) -> PreparedPipeline:
 
 def _warn(prepared: PreparedPipeline, *, is_first_start: bool) -> None:
     definition, spark = prepared.definition, prepared.definition.frame.sparkSession
-    sinks = {name: named.sink for name, named in definition.sinks.items() if not isinstance(named, DeadLetters)}
+    sinks = {name: named.sink for name, named in definition.sinks.items() if not isinstance(named, DeadLetterSink)}
     append_only = [name for name, sink in sinks.items() if getattr(sink, "only_appends", False)]
     told = [
         *growing_sinks(definition.output_mode, append_only),

@@ -15,7 +15,7 @@ How = Literal["added", "removed", "changed", "unknown"]
 MOST_DIGITS = 40
 
 
-class Change(msgspec.Struct, frozen=True):
+class ManifestChange(msgspec.Struct, frozen=True):
     """One difference. `unknown`: the manifests do not record enough to tell."""
 
     section: str
@@ -32,7 +32,7 @@ class CheckpointDiff(msgspec.Struct, frozen=True):
 
     old: CheckpointDetails
     new: CheckpointDetails
-    changes: list[Change]
+    changes: list[ManifestChange]
 
     @property
     def size_delta(self) -> int:
@@ -61,7 +61,7 @@ def diff_checkpoints(opened: OpenedStore, old: int | Literal["latest"], new: int
     return CheckpointDiff(before, after, compare(before.manifest, after.manifest))
 
 
-def compare(old: CheckpointManifest, new: CheckpointManifest) -> list[Change]:
+def compare(old: CheckpointManifest, new: CheckpointManifest) -> list[ManifestChange]:
     """All differences except id, epoch, time and size: sources and sinks first, configuration last. Pure.
 
     Does not guarantee to find a change inside a sidecar that neither manifest has a hash for: that is `unknown`.
@@ -78,15 +78,15 @@ def compare(old: CheckpointManifest, new: CheckpointManifest) -> list[Change]:
     ]
 
 
-def _values(section: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+def _values(section: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[ManifestChange]:
     for name in sorted(old.keys() | new.keys(), key=format.natural):
         before, after = old.get(name), new.get(name)
         if before is None:
-            yield Change(section, name, "added", None, after)
+            yield ManifestChange(section, name, "added", None, after)
         elif after is None:
-            yield Change(section, name, "removed", before, None)
+            yield ManifestChange(section, name, "removed", before, None)
         elif before != after:
-            yield Change(section, name, "changed", before, after, _delta(before, after))
+            yield ManifestChange(section, name, "changed", before, after, _delta(before, after))
 
 
 def _delta(before: str, after: str) -> int | None:
@@ -97,9 +97,9 @@ def _delta(before: str, after: str) -> int | None:
     return int(after) - int(before)
 
 
-def _names(section: str, noun: str, old: list[str], new: list[str]) -> Iterator[Change]:
+def _names(section: str, noun: str, old: list[str], new: list[str]) -> Iterator[ManifestChange]:
     for name in sorted({*old} ^ {*new}):
-        yield Change(section, f"{noun} {name}", "removed" if name in old else "added")
+        yield ManifestChange(section, f"{noun} {name}", "removed" if name in old else "added")
 
 
 def _offsets(connectors: Mapping[str, ConnectorCheckpoint]) -> dict[str, str]:
@@ -157,19 +157,23 @@ def _size(state: _State | None) -> str | None:
     return format.size(state.bytes) if state else None
 
 
-def _operators(old: CheckpointManifest, new: CheckpointManifest) -> Iterator[Change]:
+def _operators(old: CheckpointManifest, new: CheckpointManifest) -> Iterator[ManifestChange]:
     before, after = _states(old), _states(new)
     same_sidecar = old.state_checksum is not None and old.state_checksum == new.state_checksum
     for name in sorted(before.keys() | after.keys()):
         a, b = before.get(name), after.get(name)
         if a is None or b is None:
             how: How = "added" if a is None else "removed"
-            yield Change("operators", name, how, _size(a), _size(b))
+            yield ManifestChange("operators", name, how, _size(a), _size(b))
         elif a.bytes != b.bytes:
-            yield Change("operators", name, "changed", f"{a.bytes} bytes", f"{b.bytes} bytes", delta=b.bytes - a.bytes)
+            yield ManifestChange(
+                "operators", name, "changed", f"{a.bytes} bytes", f"{b.bytes} bytes", delta=b.bytes - a.bytes
+            )
         elif a.identity is not None and b.identity is not None and a.family == b.family:
             if a.identity != b.identity:
-                yield Change("operators", name, "changed", f"{a.bytes} bytes", f"{b.bytes} bytes, other content")
+                yield ManifestChange(
+                    "operators", name, "changed", f"{a.bytes} bytes", f"{b.bytes} bytes, other content"
+                )
         elif not same_sidecar and a.bytes:
             why = f"{a.bytes} bytes in both; whether the content differs is not recorded"
-            yield Change("operators", name, "unknown", None, why)
+            yield ManifestChange("operators", name, "unknown", None, why)

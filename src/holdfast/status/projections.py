@@ -116,7 +116,7 @@ class ProjectionsStatus(msgspec.Struct, frozen=True):
         }
 
 
-class DeadLetters(msgspec.Struct, frozen=True):
+class DeadLetterListing(msgspec.Struct, frozen=True):
     """The dead letters of a live read model: the readable ones, oldest first, and a sentence for each damaged one."""
 
     found: list[DeadLetter]
@@ -156,9 +156,9 @@ def require_projection(store: ProjectionStore, name: str) -> StoredProjection:
     return found
 
 
-def read_dead_letters(store: ProjectionStore, projection: StoredProjection) -> DeadLetters:
+def read_dead_letters(store: ProjectionStore, projection: StoredProjection) -> DeadLetterListing:
     """Every dead letter of the live read model."""
-    letters = DeadLetters([], [])
+    letters = DeadLetterListing([], [])
     if projection.standing is None:
         return letters
     prefix = keys.of_build(state.live_build(projection.name).escaped, projection.standing.build)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.pipeline.query.change import Change
+from holdfast.pipeline.query.change import QueryChange
 from holdfast.pipeline.query.compare import compare
 from holdfast.pipeline.query.description import (
     Description,
@@ -219,7 +219,7 @@ def test_differences(after: Description, expected: list[tuple[str, str]]) -> Non
     found = compare(BEFORE, after)
     assert [(one.what, one.consequence) for one in found] == expected
     assert all(one.follows for one in found)
-    assert Change(found).asks == any(consequence != "harmless" for _, consequence in expected)
+    assert QueryChange(found).asks == any(consequence != "harmless" for _, consequence in expected)
 
 
 @pytest.mark.parametrize(("after", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
@@ -246,7 +246,7 @@ def test_between_two_versions_of_spark_the_text_is_not_compared() -> None:
     found = compare(older, aggregated({"values": ["sum double"]}))
     assert [one.consequence for one in found] == ["accept", "harmless"]
     for changed in (aggregated({"keys": ["int"]}), aggregated(keys=["city"]), now(state=[])):
-        assert Change(compare(older, changed)).blockers
+        assert QueryChange(compare(older, changed)).blockers
 
 
 def test_a_description_comes_back_from_a_manifest() -> None:
@@ -280,18 +280,18 @@ def test_aggregates_in_another_order() -> None:
 def test_aggregates_in_another_order_are_told_between_two_versions_of_spark_too() -> None:
     two = {"values": ["min bigint", "max bigint"]}
     older = msgspec.structs.replace(aggregated(two, functions=["min(a)", "max(a)"]), spark="4.0.0")
-    assert Change(compare(older, aggregated(two, functions=["max(a)", "min(a)"]))).blockers
+    assert QueryChange(compare(older, aggregated(two, functions=["max(a)", "min(a)"]))).blockers
 
 
 def test_words() -> None:
-    change = Change(compare(BEFORE, now(sinks={}, sources=[KAFKA])))
+    change = QueryChange(compare(BEFORE, now(sinks={}, sources=[KAFKA])))
     assert str(change) == (
         "source 'refunds' is gone (Spark's log has offsets of 2 sources, the query has 1); "
         "sink 'lake' is gone (it gets no more epochs)"
     )
     assert change.what == "source 'refunds' is gone; sink 'lake' is gone"
     assert [one.what for one in change.blockers] == ["source 'refunds' is gone"]
-    harmless = Change(compare(BEFORE, kafka(maxOffsetsPerTrigger="5")))
+    harmless = QueryChange(compare(BEFORE, kafka(maxOffsetsPerTrigger="5")))
     assert harmless.notes == [
         "Source 'orders': maxOffsetsPerTrigger was not set and is 5: not a part of what the query is."
     ]

@@ -16,10 +16,10 @@ from ledgers import LETTERS, Ledger, opened
 
 from holdfast.base.steps import observe, step
 from holdfast.spark import ProjectionRunner
-from holdfast.testing.faults.crash import Acknowledge, Event, Moment
+from holdfast.testing.faults.crash import Acknowledge, Moment, StepEvent
 from sparks import QUICK_START, make_session
 
-ALL_HELD = Moment(Event("everybody.held", "begin"))
+ALL_HELD = Moment(StepEvent("everybody.held", "begin"))
 """Where to kill the process."""
 
 

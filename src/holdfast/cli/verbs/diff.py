@@ -10,7 +10,7 @@ from holdfast.cli.options import CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Style
 from holdfast.status import format
 from holdfast.status.checkpoints import OpenedStore
-from holdfast.status.compare import Change, diff_checkpoints
+from holdfast.status.compare import ManifestChange, diff_checkpoints
 
 _STYLES: dict[str, Style] = {"added": "good", "removed": "bad", "changed": "doubtful", "unknown": "faint"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "unknown": "?"}
@@ -51,7 +51,7 @@ def command(opened: OpenedStore, output: Output, *, a: int | Literal["latest"], 
     return 0
 
 
-def _sentence(change: Change) -> str:
+def _sentence(change: ManifestChange) -> str:
     before, after = change.before, change.after
     moved = f"  ({_signed(change.delta)})" if change.delta is not None else ""
     if change.section == "watermarks":
@@ -69,7 +69,7 @@ def _watermark(text: str | None) -> str | None:
     return None if text is None else format.watermark(int(text))
 
 
-def _moved(change: Change) -> str:
+def _moved(change: ManifestChange) -> str:
     """How far a watermark moved: a length of time if both values are times."""
     if change.delta is None or change.after is None:
         return ""

@@ -26,7 +26,7 @@ from holdfast.operations.projections import (
 from holdfast.projections import DeadLetter, OnError, open_projections
 from holdfast.status import format
 from holdfast.status.projections import (
-    DeadLetters,
+    DeadLetterListing,
     ProjectionsStatus,
     StoredProjection,
     observe_projections,
@@ -152,7 +152,7 @@ def dead_letters(
     return code
 
 
-def _draw_letters(output: Output, letters: DeadLetters, now_ms: int) -> None:
+def _draw_letters(output: Output, letters: DeadLetterListing, now_ms: int) -> None:
     for problem in letters.problems:
         output.line([Cell("DAMAGED: ", "bad"), problem], wrap=True)
     shown = letters.found[:AT_A_TERMINAL] if output.is_terminal else letters.found

@@ -28,7 +28,7 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.what} ({self.follows})"
 
 
-class Change(msgspec.Struct, frozen=True):
+class QueryChange(msgspec.Struct, frozen=True):
     """How a pipeline differs from the newest checkpoint."""
 
     differences: list[Difference] = []

@@ -51,7 +51,7 @@ Acknowledge = Callable[[str], None]
 """Called by the work with a text once its caller may rely on the result; the text survives a later kill."""
 
 
-class Event(NamedTuple):
+class StepEvent(NamedTuple):
     """The begin or end of a step. Killed at `begin`, the step has done nothing; killed at `end`, everything."""
 
     name: str
@@ -61,19 +61,19 @@ class Event(NamedTuple):
 class Moment(msgspec.Struct, frozen=True):
     """The `nth` occurrence of an event, counted from the start of the run or from the first occurrence of `since`."""
 
-    event: Event
+    event: StepEvent
     nth: int = 1
-    since: Event | None = None
+    since: StepEvent | None = None
 
 
 class KilledRun(msgspec.Struct, frozen=True):
     """A run as its parent saw it."""
 
-    event: Event | None
+    event: StepEvent | None
     """The event at which it was killed; None if it ended before it reached that event."""
     killed: bool
     acknowledged: list[str]
-    events: list[Event]
+    events: list[StepEvent]
     """All events of the run, including the one it was killed at."""
 
 
@@ -89,7 +89,7 @@ class _Order(msgspec.Struct, frozen=True):
     timeout: float
 
 
-def record(work: str, /, *, timeout: float = TIMEOUT, **arguments: Any) -> list[Event]:
+def record(work: str, /, *, timeout: float = TIMEOUT, **arguments: Any) -> list[StepEvent]:
     """Run the work to its end in a fresh interpreter and return every event. Arguments are plain JSON values."""
     return _run_fresh(work, arguments, None, timeout).events
 
@@ -128,7 +128,7 @@ class CrashRing:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._cleanup.close()
 
-    def record(self, **arguments: Any) -> list[Event]:
+    def record(self, **arguments: Any) -> list[StepEvent]:
         """Run the work to its end and return every event. Arguments are plain JSON values."""
         return self._run(arguments, None).events
 
@@ -244,7 +244,7 @@ class _Watch:
         self._counted = 0
         self._is_counting = not (isinstance(at, Moment) and at.since)
 
-    def is_due(self, event: Event) -> bool:
+    def is_due(self, event: StepEvent) -> bool:
         if not isinstance(self._at, Moment):
             self._counted += 1
             return self._at is not None and self._counted == self._at + 1
@@ -256,7 +256,7 @@ class _Watch:
 
 
 def _report(order: _Order, status: int) -> KilledRun:
-    events = [Event(*found) for found in _whole_lines(order.folder, "events")]
+    events = [StepEvent(*found) for found in _whole_lines(order.folder, "events")]
     acknowledged = _whole_lines(order.folder, "acknowledged")
     watch = _Watch(order.kill_at)
     reached = [place for place, event in enumerate(events) if watch.is_due(event)] == [len(events) - 1]
@@ -359,7 +359,7 @@ def _perform(order: _Order, work: Callable[..., object]) -> None:
     def observer(name: str, phase: Phase, _: float) -> None:
         with lock:
             tell([name, phase])
-            if watch.is_due(Event(name, phase)):
+            if watch.is_due(StepEvent(name, phase)):
                 _die()
 
     observe(observer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.testing.conformance.index.subject import Boom, SessionsUnderTest, contents, write_and_fail, write_one
+from holdfast.testing.conformance.index.subject import SessionsUnderTest, WorkError, contents, write_and_fail, write_one
 
 
 class NestingConformance(SessionsUnderTest):
@@ -85,7 +85,7 @@ class NestingConformance(SessionsUnderTest):
         def swallow() -> None:
             with index.session():
                 index.results.put(b"outer", b"x")
-                with pytest.raises(Boom):
+                with pytest.raises(WorkError):
                     write_and_fail(index)
 
         with pytest.raises(Invalid) as caught:
@@ -98,7 +98,7 @@ class NestingConformance(SessionsUnderTest):
 
         def go_on() -> None:
             with index.session():
-                with pytest.raises(Boom):
+                with pytest.raises(WorkError):
                     write_and_fail(index)
                 with pytest.raises(Invalid):
                     index.results.put(b"k", b"v")

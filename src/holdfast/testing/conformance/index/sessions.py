@@ -9,7 +9,14 @@ import pytest
 from holdfast.errors import Fenced, HoldfastError, Invalid
 from holdfast.index import session
 from holdfast.index.records import SourceCheckpoint
-from holdfast.testing.conformance.index.subject import ONE, Boom, SessionsUnderTest, contents, write_and_fail, write_one
+from holdfast.testing.conformance.index.subject import (
+    ONE,
+    SessionsUnderTest,
+    WorkError,
+    contents,
+    write_and_fail,
+    write_one,
+)
 
 
 class SessionConformance(SessionsUnderTest):
@@ -49,7 +56,7 @@ class SessionConformance(SessionsUnderTest):
 
     def test_block_that_raises_rolls_back_and_lets_the_error_out(self) -> None:
         index = self.open()
-        for error in (Boom, KeyboardInterrupt):
+        for error in (WorkError, KeyboardInterrupt):
             with pytest.raises(error):
                 write_and_fail(index, error)
             index = self.expect(index, False)
@@ -227,10 +234,10 @@ class SessionConformance(SessionsUnderTest):
         def write_much_and_fail() -> None:
             with index.session():
                 write_much()
-                raise Boom
+                raise WorkError
 
         if end == "raise":
-            with pytest.raises(Boom):
+            with pytest.raises(WorkError):
                 write_much_and_fail()
         else:
             index.begin()

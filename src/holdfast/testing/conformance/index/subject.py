@@ -99,7 +99,7 @@ def fill(index: Index, number: int = 3) -> None:
             index.checkpoints.stage_checkpoint(f"source-{count}", count, b"position-%d" % count)
 
 
-class Boom(RuntimeError):
+class WorkError(RuntimeError):
     """What a query raises when it fails."""
 
 
@@ -108,7 +108,7 @@ def write_one(index: Index) -> None:
     index.checkpoints.stage_checkpoint("s", 1, b"one")
 
 
-def write_and_fail(index: Index, how: type[BaseException] = Boom) -> None:
+def write_and_fail(index: Index, how: type[BaseException] = WorkError) -> None:
     with index.session():
         write_one(index)
         raise how

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.testing.conformance.index.subject import Boom, SessionsUnderTest, contents, write_and_fail, write_one
+from holdfast.testing.conformance.index.subject import SessionsUnderTest, WorkError, contents, write_and_fail, write_one
 
 
 def in_thread(call: Callable[[], object]) -> object:
@@ -82,9 +82,9 @@ class SessionThreadsConformance(SessionsUnderTest):
 
         def swallow() -> None:
             with index.session():
-                with contextlib.suppress(Boom):
+                with contextlib.suppress(WorkError):
                     write_and_fail(index)
-                with contextlib.suppress(Boom):
+                with contextlib.suppress(WorkError):
                     in_thread(lambda: write_and_fail(index))
 
         with pytest.raises(Invalid) as caught:
