@@ -1,4 +1,7 @@
-"""Writes the artefacts of this folder with the Holdfast that is installed: see README.md before running it.
+"""Writes artefacts like those of this folder with the Holdfast that is installed: see README.md before running it.
+
+The artefacts that are committed come from this script as of 7134689 and b167965, with the code of those commits. Later
+code writes other bytes: keep what it makes under new names.
 
 python tests/formats/make_artefacts.py [stores] [indexes] [projections] [sinks] [workdir]
 """
@@ -57,7 +60,7 @@ from holdfast.projections import (  # noqa: E402
     ProjectionRunner,
     open_projections,
 )
-from holdfast.projections.leases import take  # noqa: E402
+from holdfast.projections.worker_lease import acquire  # noqa: E402
 
 # Stores
 
@@ -249,7 +252,7 @@ def fill_projections(url: str, *, has_sql: bool) -> None:
         store.save_projection_checkpoint("by-hand", GlobalProjectionCheckpoint({"order-1": 2, "cart-ä": 1}))
         for stream, kind, payload in EVENTS[SEEN:]:
             store.append(stream, [NewEvent(kind, payload)], expected="none")
-        assert take(store, "turnover", WORKER, 30.0)  # by a worker that was killed
+        assert acquire(store.kv, "turnover", WORKER, 30.0, store.now_ms)  # by a worker that was killed
         left = iter([False] * (REBUILT // 2))
         ProjectionRunner(store, batch=2).rebuild(NetTurnover(), stop=lambda: next(left, True))
 
