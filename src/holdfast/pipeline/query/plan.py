@@ -15,6 +15,7 @@ from holdfast.errors import Invalid, one_line
 from holdfast.pipeline.query.description import PINNED, PlanNode, SourceDescription, StatefulOperator
 from holdfast.pipeline.query.plan_reader import (
     data_source,
+    is_deterministic,
     plan_lines,
     read_leaf,
     read_nodes,
@@ -80,7 +81,7 @@ def describe_query(frame: DataFrame, named: Mapping[str, DataFrame]) -> Query:
         fingerprint,
         _state(frame),
         session_settings(frame.sparkSession, PINNED),
-        bool(plan.deterministic()),
+        is_deterministic(plan),
     )
 
 

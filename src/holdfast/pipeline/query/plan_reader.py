@@ -58,6 +58,11 @@ def read_leaf(leaf: Any) -> SourceLeaf:
     return SourceLeaf(connector, redacted(shown), str(leaf.schema().catalogString()))
 
 
+def is_deterministic(plan: Any) -> bool:
+    """Whether the same input gives the same rows each time, as far as Spark knows."""
+    return bool(plan.deterministic())
+
+
 def plan_lines(node: Any, depth: int = 0) -> list[str]:
     """The plan, line by line. A static part is only its columns: a reference table may be read at any version."""
     indent = "  " * depth
