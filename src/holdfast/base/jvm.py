@@ -1,7 +1,10 @@
-"""Everything that Holdfast asks of Spark's JVM; no other module talks to it.
+"""Everything that Holdfast asks of Spark's JVM.
+
+No other module uses a session's gateway. Only `pipeline/query/plan_reader.py` calls methods of Java objects: of the
+plans that `analysed_plan` and `optimised_plan` return.
 
 A Spark Connect session has no JVM and no SparkContext in its process. Each function here says what Spark Connect offers
-instead, so that support for it can be added in this file.
+instead, so that support for it can be added here.
 """
 
 from __future__ import annotations
