@@ -19,16 +19,16 @@ user's bytes.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-import google_crc32c
 import msgspec
 
 from holdfast.base.arguments import check_text, refused
 from holdfast.base.codec import msgpack_decoder
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Invalid
 from holdfast.storage.kv import errors, records
 from holdfast.storage.kv.store import Keyspace, Row, Schema
 
@@ -111,19 +111,14 @@ def unseal(key: bytes, value: bytes, kind: type[_T], what: str, address: str) ->
 
 
 def unseal_many(rows: Iterable[Row], kind: type[_T], what: str, address: str) -> list[_T]:
-    """The records of many rows. Error texts are only formatted if a record is damaged."""
+    """The records of many rows. The name of a record is only formatted if it is damaged."""
     rows = list(rows)
-    decode, checksum, number = msgpack_decoder(kind).decode, google_crc32c.value, int.from_bytes
+    decode, unsealed = msgpack_decoder(kind).decode, records.unseal
     found: list[_T] = []
-    try:
+    with contextlib.suppress(Corrupt, Invalid, msgspec.MsgspecError):
         for key, value in rows:
-            sealed = value[:-4]
-            if sealed[0] != records.VERSION or checksum(key + sealed) != number(value[-4:]):
-                break
-            found.append(decode(sealed[1:]))
-    except (IndexError, msgspec.MsgspecError):
-        pass
-    for key, value in rows[len(found) :]:  # slow path from the first damaged record on, which raises
+            found.append(decode(unsealed(key, value, what, address, "store")))
+    for key, value in rows[len(found) :]:  # again from the first damaged record on, which raises
         found.append(unseal(key, value, kind, f"{what} {int.from_bytes(key[-8:])}", address))
     return found
 
