@@ -70,10 +70,6 @@ def test_counts_that_may_not_be_exact_say_so():
     assert [format.known(value) for value in (None, 0, 1234)] == ["unknown", "0", "1,234"]
 
 
-def test_what_is_shortened_says_so():
-    assert [format.shortened(text, 3) for text in ("abc", "abcd", "")] == ["abc", "ab…", ""]
-
-
 @pytest.mark.parametrize(
     ("mark", "said"),
     [(None, "none"), (17, "17"), (NOW, "2026-01-01T00:01:19Z  (1 min ago)"), (NOW + 120_000, "in 1 min)")],

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from holdfast.base.shortened import shortened
 from holdfast.errors import Conflict, Unavailable
 from holdfast.index.configuration import RESET_CHUNK
 from holdfast.operations.plan import Outcome, Progress, Table, progress_of_steps
@@ -96,11 +97,11 @@ class ClearIndexPlan(msgspec.Struct, frozen=True):
         """A count and the names for each kind of record."""
         found = []
         if self.seen.sources:
-            names = format.listed(format.shortened(source.name, NAME) for source in self.seen.sources)
+            names = format.listed(shortened(source.name, NAME) for source in self.seen.sources)
             found.append((format.count(len(self.seen.sources), "checkpoint"), names))
         if self.seen.gap_count:
             of = sorted({gap.source_id for gap in self.seen.gaps})
-            names = format.listed(format.shortened(name, NAME) for name in of)
+            names = format.listed(shortened(name, NAME) for name in of)
             found.append((format.count(self.seen.gap_count, "recorded gap"), names))
         if self.has_hash:
             config_hash = self.seen.config_hash

@@ -135,8 +135,3 @@ def listed(names: Iterable[object], most: int = 8) -> str:
     every = [str(name) for name in names]
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {number(rest)} more" if rest > 0 else "") if every else "none"
-
-
-def shortened(text: str, most: int) -> str:
-    """The text, cut to this many characters; `…` at its end says that there is more."""
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.base.shortened import shortened
 from holdfast.errors import Corrupt, NotFound
 from holdfast.projections import DeadLetter, ProjectionStore, keys, state, worker_lease
 from holdfast.projections.keys import check_name
@@ -55,7 +56,7 @@ class StoredProjection(msgspec.Struct, frozen=True):
         """The worker that the lease names, for people."""
         if self.lease is None or not self.lease.until_ms:
             return "nobody"
-        holder = format.shortened(self.lease.holder, HOLDER)
+        holder = shortened(self.lease.holder, HOLDER)
         if self.holder(now_ms) is None:
             return f"{holder}, until its lease ran out {format.age(self.lease.until_ms, now_ms)}"
         return holder

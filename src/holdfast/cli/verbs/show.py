@@ -10,6 +10,7 @@ from typing import Literal
 
 import click
 
+from holdfast.base.shortened import shortened
 from holdfast.checkpoints.manifest import CheckpointManifest, ConnectorCheckpoint
 from holdfast.cli.options import LATEST, CheckpointId, on_store
 from holdfast.cli.output import Cell, Output, Row, Style
@@ -151,7 +152,7 @@ def _sections(manifest: CheckpointManifest, now_ms: int) -> Iterator[Section]:
     marks = sorted(manifest.source_watermarks.items()) if differing else []
     yield "Watermarks", ("SOURCE", "WATERMARK"), [(name, format.watermark(mark, now_ms)) for name, mark in marks], ()
     batches = [
-        (b.key, format.size(b.bytes), format.number(b.entries), format.shortened(b.sha256, 13))
+        (b.key, format.size(b.bytes), format.number(b.entries), shortened(b.sha256, 13))
         for b in manifest.needed_batches
     ]
     yield "Batch objects", ("KEY", "SIZE", "ENTRIES", "SHA-256"), list(batches), (1, 2)

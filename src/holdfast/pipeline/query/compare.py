@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.base.shortened import shortened
 from holdfast.pipeline.query.change import Difference
 from holdfast.pipeline.query.description import (
     Description,
@@ -215,7 +216,7 @@ def _replaced(gone: Sequence[PlanNode], new: Sequence[PlanNode]) -> Iterator[str
         same = next((one for one in left if one.kind == node.kind), None)
         if same is not None:
             left.remove(same)
-        yield f"{_shortened(node.text)} is {'new' if same is None else 'not as it was'}"
+        yield f"{shortened(node.text, LONGEST)} is {'new' if same is None else 'not as it was'}"
     for node in left:
         if node.kind != "Source":
             yield f"{_a(node.kind)} is gone"
@@ -307,10 +308,6 @@ def _taken(rest: list[str], item: str) -> bool:
         rest.remove(item)
         return True
     return False
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import psycopg
 from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.base.postgres import message_of
+from holdfast.base.shortened import shortened
 from holdfast.errors import Unavailable
 from holdfast.sinks.postgres.compatibility import indexed, needs_trial
 from holdfast.sinks.postgres.connection import explained
@@ -142,10 +143,5 @@ def _try(connection: Connection, catalog: CatalogTable, staged: StagedRows) -> N
 
 
 def _values(names: Sequence[str], values: Sequence[Any]) -> str:
-    return ", ".join(f"{name} = {_short(value)}" for name, value in zip(names, values, strict=True))
-
-
-def _short(value: str | None) -> str:
-    if value is None:
-        return "null"
-    return value if len(value) <= _SHOWN else value[:_SHOWN] + "…"
+    shown = ("null" if value is None else shortened(value, _SHOWN) for value in values)
+    return ", ".join(f"{name} = {value}" for name, value in zip(names, shown, strict=True))

@@ -12,6 +12,7 @@ import re
 import msgspec
 
 from holdfast.base.addresses import without_secrets
+from holdfast.base.shortened import shortened
 
 MAX_COMMAND = 120
 _LOCK = re.compile(r"\d+: FLOCK +\S+ +WRITE +(\d+) +([0-9a-f]+):([0-9a-f]+):(\d+) ")
@@ -80,5 +81,4 @@ def _described(pid: int) -> LockHolder | None:
     except OSError:
         return None
     command = " ".join(_VALUE.sub("…", without_secrets(part)) for part in arguments if part)
-    shown = command if len(command) <= MAX_COMMAND else command[: MAX_COMMAND - 1] + "…"
-    return LockHolder(pid, shown, is_stopped=state in ("T", "t"))
+    return LockHolder(pid, shortened(command, MAX_COMMAND), is_stopped=state in ("T", "t"))
