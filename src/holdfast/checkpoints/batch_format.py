@@ -92,7 +92,7 @@ class Packer:
         self.size = size
 
     def encode(self) -> list[Bytes]:
-        """The pieces of one batch with the entries added so far, in their order; they stay.
+        """The pieces of one batch with the entries added so far, in the order of adding. Does not remove the entries.
 
         Guarantees: `Batch` reads back exactly these entries, on any machine, and so does LaminarDB.
         Does not guarantee: the same bytes from another LZ4 release.

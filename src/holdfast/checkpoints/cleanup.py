@@ -36,7 +36,8 @@ from holdfast.storage.objects.store import ObjectInfo
 log = logging.getLogger("holdfast.checkpoints")
 DELETE_AT_ONCE = 500
 PLAN_IS_FRESH_FOR = 5.0
-GROUP = 8  # by age, checkpoints go in groups: at least so many, or one in so many of those that stay
+GROUP = 8
+"""By age, checkpoints are removed in groups of at least this many; of an eighth of those that stay, if that is more."""
 SWEEP_EVERY = 100  # checkpoints between two automatic sweeps of orphans
 SWEEP_GRACE = 600.0  # the least age of an orphan that an automatic sweep removes, even if `orphan_grace` is less
 

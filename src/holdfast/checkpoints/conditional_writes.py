@@ -20,7 +20,9 @@ PROBE_IS_STALE_AFTER = 3600.0
 
 
 def check_once(objects: ObjectStore, folder: str, listing: Listing, *, now: float) -> None:
-    """Raise `Invalid` if conditional writes are not enforced. No request if `listing`, that of `folder`, says they are.
+    """Raise `Invalid` if conditional writes are not enforced. No request if a note of an earlier check is in `folder`.
+
+    `listing` is that of `folder`.
 
     A crash in the middle leaves an object of the check, which the first claim an hour later removes.
     """

@@ -84,9 +84,9 @@ def removable(
 ) -> list[int]:
     """The ids to remove so that `keep` complete checkpoints stay, and those in `young`, ascending.
 
-    Guarantees: the `keep` newest complete checkpoints stay, and so do all newer ones and every ancestor that one that
-    stays needs. `look` is called only for checkpoints that stay. `read` is the same without a look at a checkpoint's
-    objects, for ancestors; by default it is `look`.
+    Guarantees: the `keep` newest complete checkpoints stay, with all newer ones and with every ancestor that any of
+    these builds on. `look` is called only for checkpoints that stay. `read` is called for ancestors: it reads the
+    manifest and does not look at its objects; by default it is `look`.
     """
     there = set(ids)
     kept = _newest_complete(there, look, keep)
@@ -140,9 +140,9 @@ def _newest_complete(there: set[int], look: Callable[[int], CheckpointRefs], kee
 def kept_by_age(times: Mapping[int, int], *, now_ms: int, age: float) -> set[int]:
     """The checkpoints that stay because they are young, given the time of each.
 
-    The older they are, the fewer (`THINNING`): time is cut into slots, and of each slot the first checkpoint stays. The
-    longer slots are made of whole shorter ones, so whatever stays later has stayed until then. A slot goes once all of
-    it is older than `age`; so one can go back by `age` at least.
+    The older they are, the fewer (`THINNING`): time is cut into slots, and of each slot the first checkpoint stays. A
+    longer slot is made of whole shorter ones, so its first checkpoint was the first of a shorter slot before, and is
+    still there. A slot is given up when its end is older than `age`, so that one can go back by at least `age`.
     """
     kept: dict[tuple[int, int], int] = {}
     for checkpoint_id, time_ms in sorted(times.items()):
@@ -185,11 +185,12 @@ def _ancestors(kept: list[int], there: set[int], look: Callable[[int], Checkpoin
 
 
 def is_due(checkpoint_id: int, ids: Collection[int], every: int) -> bool:
-    """Whether something is due that is done once in `every` checkpoints, or once per checkpoint kept if those are more.
+    """Whether a task that is done about once in `every` checkpoints is due after this one.
 
-    It depends on ids alone, so it happens as often in a pipeline that is started anew for each epoch.
+    It is done less often the more checkpoints are kept, so that a task that looks at all of them costs each save the
+    same. Only ids count, so it is done as often in a pipeline that is started anew for each epoch.
     """
-    before = checkpoint_id - 1  # nearly always: a look at all of ten thousand ids takes as long as a write
+    before = checkpoint_id - 1  # nearly always there; a search in ten thousand ids takes as long as a write
     if before not in ids:
         before = max((number for number in ids if number < checkpoint_id), default=checkpoint_id)
     rhythm = every * (1 + len(ids) // every)

@@ -116,7 +116,7 @@ class CheckpointStore:
         return manifest.own.write_id == self._write_id(manifest.checkpoint_id)
 
     def next_id(self, *, saved_only: bool = False) -> int:
-        """An id above everything this store shows a trace of, saved or not.
+        """An id above those of all checkpoints, of all sidecars without a checkpoint, and of the pointer.
 
         With `saved_only`, sidecars without a manifest do not count: writers that see the same checkpoints get the same
         id, and one of them wins it, even if the other has written its sidecar already.
@@ -254,7 +254,9 @@ class CheckpointStore:
                 self._cleanup.make_durable(manifest.checkpoint_id)
                 return manifest
         raise Conflict(
-            "The newest checkpoint keeps disappearing.", about=self.objects.address, next_step="find who prunes it"
+            "The newest checkpoint keeps disappearing.",
+            about=self.objects.address,
+            next_step="stop the other process that removes checkpoints from this store, then try again",
         )
 
     def load_by_id(self, checkpoint_id: int) -> CheckpointManifest | None:
@@ -377,7 +379,7 @@ class CheckpointStore:
     ) -> tuple[CheckpointManifest, bytes]:
         return stamped(
             manifest,
-            # The same for a second attempt at the same id, so that one whose reply was lost recognises itself.
+            # The same for a second attempt at the same id: it finds out that the first was stored and its reply lost.
             write_id=self._write_id(manifest.checkpoint_id),
             generation=self._lease.generation if self._lease else None,
             vnode_count=self._vnode_count,

@@ -187,7 +187,7 @@ def _address_of(given: str, kind: _KeyValueKind) -> str:
         f"{path} is not there.",
         code=f"{kind.kind}.none",
         about=path,
-        unchanged="everything: looking makes nothing",
+        unchanged="everything: nothing is created for reading",
         next_step=f"check the path, or write {_ADDRESSES}",
     )
 

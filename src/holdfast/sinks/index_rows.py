@@ -82,7 +82,7 @@ def measured(rows: DataFrame) -> DataFrame:
 
 
 def staged_batches(path: str) -> Iterator[tuple[list[Any], list[Any]]]:
-    """The keys and the values of a staged file, some of each at a time: one, if the values are of megabytes."""
+    """The keys and the values of a staged file, in batches of `BATCH_ROWS` or fewer: of one row if values are large."""
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:

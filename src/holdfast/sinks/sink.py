@@ -208,27 +208,26 @@ class Sink(Protocol):
 
 @runtime_checkable
 class RefusesRows(Protocol):
-    """What a sink has besides if it can tell row by row what it would refuse. Dead letters need it."""
+    """A method of sinks that can tell for each row by itself whether they would refuse it. Dead letters need it."""
 
     def refused(self, frame: DataFrame) -> Column | None:
         """Why the sink would refuse a row of this frame: an expression over its columns, null for a row that is fine.
 
         None if there is no such reason. Called after `prepare`; changes nothing, evaluates nothing.
 
-        Guarantees: `stage` would refuse every row that has a reason. It gives the same reason however often a row is
-        looked at.
-        Does not guarantee: that `stage` takes the other rows. What only the target can tell, or only rows together (a
-        key that occurs twice), is refused by `stage` as before.
+        Guarantees: `stage` would refuse every row that has a reason. The reason of a row is the same each time.
+        Does not guarantee: that `stage` takes the other rows. `stage` still refuses rows that only the target can
+        judge, and rows that are refused because of each other (a key that occurs twice).
         """
         ...
 
 
 @runtime_checkable
 class RefusesRowsTogether(Protocol):
-    """What a sink that `RefusesRows` has besides if dead letters shall also take rows that are refused together.
+    """A second method of sinks with `RefusesRows`: dead letters then also take rows that are refused together.
 
-    Its `stage` raises `RefusedTogether` for such rows. Only then are the rows split by this expression as well, so that
-    an epoch without them does not pay for it.
+    `stage` raises `RefusedTogether` for such rows. The rows are split by this expression only after that, so an epoch
+    without such rows does not pay for it.
     """
 
     def refused_together(self, frame: DataFrame) -> Column:

@@ -122,8 +122,8 @@ def dead_letters(
 ) -> int:
     """List the events that a projection could not handle, oldest first; handle them again with --retry.
 
-    Each one that succeeds goes into the read model in one commit with the removal of its letter. It comes after events
-    that were handled since: the handler has to bear that.
+    An event that succeeds goes into the read model, and its letter is removed, in one commit. Newer events have been
+    handled before it: the projection must not depend on their order.
 
     \b
     Example: holdfast projections dead-letters sqlite:///data/shop.db turnover

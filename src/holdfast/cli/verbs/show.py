@@ -62,7 +62,7 @@ def _print_raw(opened: OpenedStore, output: Output, checkpoint_id: int) -> int:
     if output.is_terminal and not body.decode("utf-8", "replace").replace("\n", "").replace("\t", "").isprintable():
         key = opened.catalog.layout.manifest_key(checkpoint_id)
         raise Invalid(
-            f"{opened.catalog.shown(key)} holds bytes that a terminal would act on.",
+            f"{opened.catalog.shown(key)} has control characters in it, which a terminal would obey.",
             code="show.control-characters",
             about=opened.catalog.shown(key),
             next_step="send it to a file: " + opened.hint("show", checkpoint_id, "--raw") + " > manifest.json",

@@ -201,7 +201,7 @@ class SparkBatches:
 def end_of_batch(start: int, last: int, suspects: Collection[int]) -> int:
     """The last position of a batch after `start`: an event that has failed before is a batch of its own.
 
-    A batch with such an event is worked through for nothing if it fails again.
+    If it fails again, the work of its whole batch is lost.
     """
     if start + 1 in suspects:
         return min(last, start + 1)

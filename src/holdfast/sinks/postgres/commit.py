@@ -119,7 +119,7 @@ def _check_not_set_back(
 
 
 def remove_old_commits(connection: Connection, schema: str, delivery: Delivery) -> None:
-    """Keep the table small. `record` takes an epoch without a row for committed if a row is so much newer."""
+    """Remove the rows of epochs that are `COMMITS_KEPT` older. `record` knows that such an epoch was committed."""
     old = msgspec.structs.replace(delivery, epoch=delivery.epoch - COMMITS_KEPT)
     query = SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND lineage = %s AND epoch <= %s")
     connection.execute(query.format(Identifier(schema, COMMITS)), _commit_key(old))

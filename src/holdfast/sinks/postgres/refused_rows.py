@@ -1,7 +1,7 @@
-"""Which rows the target would refuse, told row by row before they are copied. No row is read here.
+"""Expressions for Spark that tell, before rows are copied, which of them the target would refuse, and why.
 
-Only reasons that a row has by itself, and that Spark finds exactly as PostgreSQL does: a row that the target would take
-has none. Everything else is found in the staged rows, by `check_rows`.
+A reason concerns one row by itself, and Spark finds it exactly where PostgreSQL would: a row that the target would take
+has no reason. `check_rows` finds all other problems, in the staged rows.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Disk(Protocol):
 
 
 class PosixDisk:
-    """The real thing."""
+    """The disk of this machine, through the system's own calls."""
 
     def __init__(self, *, lock_timeout: float = 10.0) -> None:
         self._lock_timeout = lock_timeout

@@ -21,7 +21,7 @@ _thread: threading.Thread | None = None
 
 @contextlib.contextmanager
 def freed_aside(path: str) -> Iterator[None]:
-    """Whatever has this name now is freed by the thread aside, if the block takes the name away."""
+    """Let the thread free the blocks of the file with this name, if the block of code removes the name."""
     descriptor = _hold(path)
     try:
         yield

@@ -42,7 +42,7 @@ def not_there(kind: Kind, address: str) -> NotFound:
         f"There is no {'index' if is_index else 'store of events and projections'} at {address}.",
         code=f"{kind}.none",
         about=address,
-        unchanged="everything: looking makes nothing",
+        unchanged="everything: nothing is created for reading",
         next_step="check the address; "
         + (
             "a query makes its index when it first commits"

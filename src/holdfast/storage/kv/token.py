@@ -36,10 +36,10 @@ def new_token() -> bytes:
 
 
 def check_token(found: bytes | None, earlier: Sequence[bytes], ours: Mapping[bytes, bool]) -> TokenCheck:
-    """Compare the stored token with ours, and with those that later openings replaced.
+    """Compare the stored token with ours. `earlier` has the tokens that later openings replaced, newest first.
 
-    `ours` has all tokens that this process may have written last, each with whether the commit in question has taken
-    effect if that token is found.
+    `ours` maps each token that this process may have written last to a flag: whether the commit in question took effect
+    if that token is the one found.
     """
     if found is None:
         return TokenCheck("gone", False)

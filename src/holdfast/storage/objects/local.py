@@ -30,7 +30,7 @@ class LocalObjects:
     service: str | None = None
 
     def __init__(self, root: str, *, disk: Disk | None = None, writer: str | None = None) -> None:
-        """`writer` marks this instance's temporary names; it must be unlike every other instance's."""
+        """`writer` is part of the names of this instance's temporary files; no other instance may have the same."""
         self.root = os.path.abspath(root)
         self._disk = disk or PosixDisk()
         self._writer = writer or uuid.uuid4().hex[:16]
@@ -255,7 +255,7 @@ class LocalObjects:
                     raise  # above the store are directories that are not ours, some of them on odd file systems
             climbed.append(folder)
             folder = parent
-        # Only once the whole way up is synced: a sync that failed, or one that is still to come, anchors nothing.
+        # Reached only if no sync failed. As long as one of them is deferred, the folders are not anchored.
         anchors = self._nearly_anchored if is_deferred else self._anchored
         anchors.update(folder for folder in climbed if self._is_permanent(folder))
 
@@ -283,7 +283,7 @@ class LocalObjects:
         return True
 
     def _remove_all(self, keys: Sequence[str], *, locked: bool = False) -> set[str]:
-        """Remove files; `locked` against updates, or one that has begun would bring its object back."""
+        """Remove files. With `locked` no update runs meanwhile: it could write an object again that was removed."""
         folders = set()
         for key in keys:
             path = os.path.join(self.root, check_key(key.rstrip("/"), temporary=True))
