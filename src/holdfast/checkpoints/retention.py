@@ -142,7 +142,8 @@ def kept_by_age(times: Mapping[int, int], *, now_ms: int, age: float) -> set[int
 
     The older they are, the fewer (`THINNING`): time is cut into slots, and of each slot the first checkpoint stays. A
     longer slot is made of whole shorter ones, so its first checkpoint was the first of a shorter slot before, and is
-    still there. A slot is given up when its end is older than `age`, so that one can go back by at least `age`.
+    still there. A slot is given up when its end is older than `age`, so that one can go back by at least `age` if a
+    checkpoint was saved in each.
     """
     kept: dict[tuple[int, int], int] = {}
     for checkpoint_id, time_ms in sorted(times.items()):
