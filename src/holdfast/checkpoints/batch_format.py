@@ -32,7 +32,7 @@ _U32 = struct.Struct("<I")
 _SIZED_HEADER_BYTES = {1: _HEADER.size, 2: _HEADER.size + _U32.size}
 _BEST_RATIO = 255  # a length byte of an LZ4 block stands for 255 bytes at most
 _CRC_PIECE = 1 << 20
-_FIRST_MEMORY = 128 << 20  # of addresses: only what is written to takes memory
+_FIRST_MEMORY = 128 << 20  # address space; memory is taken only where it is written to
 _KEPT_MEMORY = 16 << 20  # twice the usual flush threshold
 
 

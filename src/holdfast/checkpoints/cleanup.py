@@ -89,7 +89,7 @@ class Cleanup:
         self._thin_from = 0
         self._durable: set[int] = set()
         self.newest_objects: frozenset[str] = frozenset()
-        """The batch objects that the last checkpoint of this handle needs: they stay as long as that checkpoint."""
+        """The batch objects that the last checkpoint of this handle needs. They exist as long as it does."""
 
     def remember(self, manifest: CheckpointManifest) -> None:
         """Note a checkpoint that this handle has just written."""
@@ -135,11 +135,11 @@ class Cleanup:
     def retain(self, keep: int, age: float | None, saved: CheckpointManifest) -> None:
         """Apply retention after `saved` was written. Lists only on the first call, or after a gap in the ids.
 
-        With `age`, the first call also reads every manifest, and checkpoints are removed in groups: what is decided
-        about all of them comes to the same cost per save, however many are kept.
+        With `age`, the first call also reads every manifest. Each removal looks at all checkpoints, so they are removed
+        in groups: the cost per save stays the same, however many are kept.
 
-        Now and then it also sweeps orphans: never while the sinks of a decided epoch wait, and so rarely that its
-        listing and its reads come to about one request per save.
+        Now and then it also sweeps orphans: never while a sink still owes its epoch, and so rarely that the requests
+        of a sweep come to about one per save.
         """
         ids = self._ids if self._ids is not None else self._list_ids()
         is_sweep_due = saved.is_settled and is_due(saved.checkpoint_id, ids, SWEEP_EVERY)
@@ -234,7 +234,7 @@ class Cleanup:
         return self._refs[checkpoint_id]
 
     def _read(self, checkpoint_id: int) -> CheckpointRefs:
-        """Like `_look`, by the manifest alone, so `is_complete` may be False of one that is complete."""
+        """Like `_look`, from the manifest alone: `is_complete` may be False for a checkpoint that is complete."""
         known = self._refs.get(checkpoint_id) or self._unchecked.get(checkpoint_id)
         if known:
             return known
@@ -243,7 +243,7 @@ class Cleanup:
         except Corrupt:
             manifest = None
         found = self._refs_of(manifest, is_valid=False) if manifest else self._unreadable(checkpoint_id)
-        if found.is_settled:  # of the others another writer may still change the statuses
+        if found.is_settled:  # else another writer may still change its statuses
             self._unchecked[checkpoint_id] = found
         return found
 

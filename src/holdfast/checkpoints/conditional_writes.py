@@ -2,7 +2,7 @@
 
 Every fence rests on two conditions: create if absent, replace if unchanged. A service that ignores them reports
 success, so two drivers would both win. A check that passed is noted as an object beside the lease, where the listing of
-the next claim shows it. Its name stands for the address and the endpoint, so a store that was copied elsewhere is
+the next claim shows it. Its name is a hash of the address and the endpoint, so a store that was copied elsewhere is
 checked anew.
 """
 

@@ -20,7 +20,7 @@ from holdfast.errors import Invalid
 from holdfast.storage.objects.store import ObjectInfo
 
 THINNING = ((300, 1), (7200, 60), (3 * 86400, 3600), (None, 86400))
-"""Of checkpoints up to this age (seconds; None: any), one in so many seconds is kept."""
+"""Pairs in seconds: the age of a checkpoint (below it; None: any), and how long the slots are of which one is kept."""
 
 
 class CheckpointRefs(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class Ancestor(msgspec.Struct, frozen=True):
 
 
 def needed_ancestors(ids: Sequence[int], look: Callable[[int], CheckpointRefs], keep: int) -> list[Ancestor]:
-    """Why older checkpoints stay that `removable`, asked the same, does not list, ascending."""
+    """The older checkpoints that `removable` leaves for the same arguments, with the reason for each; ascending."""
     there = set(ids)
     kept = _newest_complete(there, look, keep)
     if not kept:

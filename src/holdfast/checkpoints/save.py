@@ -83,10 +83,10 @@ def _missing(manifest: CheckpointManifest, what: str, objects: ObjectStore, next
 
 
 def without_stamps(manifest: CheckpointManifest) -> CheckpointManifest:
-    """The manifest without the fields that a store filled in when it saved the manifest that this was derived from.
+    """The manifest without the fields that a store fills in when it saves.
 
-    Those fields describe the state of the other checkpoint. Its batch objects stay listed: the caller may mean to keep
-    them.
+    A manifest derived from a saved one still has them, and they describe the state of that other checkpoint. Batch
+    objects stay listed: the caller may mean to keep them.
     """
     if not manifest.is_ours:
         return manifest
@@ -192,7 +192,7 @@ def _rank(status: SinkStatus | None) -> int:
 def _with_stamps_of(stored: CheckpointManifest, wanted: CheckpointManifest) -> CheckpointManifest:
     """`wanted` with the fields that the store filled in when it saved, where the caller has not set them."""
     stamped = stored.own
-    own = msgspec.structs.replace(wanted.own, checksum=stamped.checksum)  # it covers the statuses and moves with them
+    own = msgspec.structs.replace(wanted.own, checksum=stamped.checksum)  # changes with the statuses, which it covers
     if not own.write_id:
         own = msgspec.structs.replace(
             own, write_id=stamped.write_id, generation=stamped.generation, sidecar=stamped.sidecar

@@ -32,7 +32,7 @@ class WrittenSidecar(msgspec.Struct, frozen=True):
     checksum: str
     at: float
     is_new: bool = True
-    """False when a call found it written already."""
+    """False if a call reused a sidecar that an earlier call wrote."""
 
 
 class Sidecars:

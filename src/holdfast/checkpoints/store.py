@@ -91,7 +91,7 @@ class CheckpointStore:
         return self._vnode_count
 
     def claim(self, owner: str | None = None, *, recheck_after: float = 0.0) -> Lease:
-        """Take the store over. From now on every durable step of this handle first checks that no other has.
+        """Take the store over. From now on every durable step of this handle first checks that no later claim exists.
 
         A check is one listing. With `recheck_after`, one check serves all steps of that many seconds. Only for a writer
         that calls `check_lease` itself where it matters and whose ids have no gaps, as a pipeline does (see `lease`).
@@ -149,7 +149,7 @@ class CheckpointStore:
     def save_states(self, manifest: CheckpointManifest, states: Mapping[str, bytes]) -> CheckpointManifest:
         """Save a checkpoint of these operator states, writing only those that changed since the one before.
 
-        Returns the manifest as it was planned: `is_incremental` and `parent_id` say what became of it.
+        Returns the manifest as it was planned: `is_incremental` and `parent_id` tell whether it builds on another.
         """
         check_is_manifest(manifest)
         check_states(states)
@@ -221,7 +221,7 @@ class CheckpointStore:
         """Remove objects that no checkpoint owns and no writer is writing. Returns how many were removed.
 
         `older_than` is in seconds, by default the store's `orphan_grace`: something younger may belong to a
-        checkpoint that another process is writing. What this handle itself left unsaved goes at any age.
+        checkpoint that another process is writing. Objects that this handle wrote and never saved go at any age.
         """
         plan = self.plan_cleanup(older_than=older_than)
         self.apply(plan)
@@ -243,7 +243,7 @@ class CheckpointStore:
     def load_latest(self) -> CheckpointManifest | None:
         """The manifest with the highest id, None only if there is none. A damaged one is `Corrupt`, not passed over.
 
-        Guarantees: a power cut does not take back what was returned.
+        Guarantees: the returned checkpoint is durable.
         """
         for _ in range(3):
             ids = self._catalog.ids()
@@ -318,7 +318,7 @@ class CheckpointStore:
     def recover_latest_validated(self, *, progress: Progress | None = None) -> RecoveryReport:
         """Walk back from the newest checkpoint to the first valid one, reading only what is tried.
 
-        Guarantees: a power cut does not take back the one that was chosen, nor what it needs.
+        Guarantees: the chosen checkpoint and everything it needs are durable.
         """
         report = walk_back(self._catalog.ids(), self.validator(progress=progress))
         if report.chosen_id is not None:
@@ -398,7 +398,7 @@ class CheckpointStore:
         self._retain(manifest)
 
     def _check_not_swept(self, checkpoint_id: int) -> None:
-        """A clean-up that came before the manifest may have taken the sidecar for abandoned; a prune takes both."""
+        """`Corrupt` if a clean-up removed the sidecar before the manifest named it. A prune would have removed both."""
         manifest_key = self._catalog.layout.manifest_key(checkpoint_id)
         if self._sidecars.is_lost(checkpoint_id) and self.objects.info(manifest_key) is not None:
             raise Corrupt(

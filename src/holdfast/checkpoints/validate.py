@@ -139,7 +139,7 @@ class Validator:
         yield Issue(f"{kind} checksum mismatch: expected {expected}, got {actual}", True)
 
     def _foreign_checksums(self, manifest: CheckpointManifest) -> Iterator[str | None]:
-        """Checksums by other releases' rules of LaminarDB, which may also leave a sidecar that no operator uses."""
+        """The checksums that other releases of LaminarDB would record: of inline states alone, of the sidecar alone."""
         yield inline_hash(manifest.operator_states)
         yield state_checksum({}, self._catalog.sidecar(manifest.checkpoint_id, manifest))
 

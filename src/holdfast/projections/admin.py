@@ -39,7 +39,7 @@ def reset(store: ProjectionStore, name: str) -> None:
 def move_back(store: ProjectionStore, ref: BuildRef, position: int) -> None:
     """Set the cursors to where they were at a position. Remove later dead letters: their events are handled again.
 
-    Reads the events after the position before the transaction, however many they are; in it, at most one page more.
+    The events after the position are read before the transaction begins; inside it, at most one more page.
     """
     _check_behind(store, ref, position, store.kv)
     first: dict[str, int] = {}

@@ -62,8 +62,8 @@ class BatchProcessor(Protocol):
     ) -> BatchResult | None:
         """Handle up to `limit` events that follow `current`; None if there are none.
 
-        `known` is the stored state. The events in `given_up` are recorded as dead letters and not handled; there are
-        none for a processor that asks `retry.decide` itself and reports only failures that are no dead letters.
+        `known` is the stored state. The events in `given_up` are recorded as dead letters and not handled. A processor
+        that asks `retry.decide` itself is given none, and reports no failure that became a dead letter.
         """
 
 
@@ -185,8 +185,8 @@ class LocalBatches:
     def _events(self, position: int, limit: int, until: int | None) -> tuple[list[Event], int]:
         """The next events for this projection, and the position up to which the log has been read for them.
 
-        Without an event for this projection among `SEARCHED`, there are none, and the commit moves the position: so the
-        lease is renewed, and a crash does not lose the search.
+        After `SEARCHED` events of other streams the search ends without a result. The commit then moves the position:
+        the lease is renewed, and a crash does not lose the search.
         """
         prefix = streams_of(self._projection)
         start = position

@@ -86,10 +86,10 @@ def switch(
 
 
 def sweep(kv: Reader, ref: BuildRef, commits: int | None = None) -> None:
-    """Remove abandoned builds, in at most so many commits of keys. If interrupted, the next sweep continues.
+    """Remove abandoned builds, their keys in at most `commits` commits. If interrupted, the next sweep continues.
 
-    A build's tables and views go with it. One that the database refuses to drop, because somebody's own view is built
-    on it, stays, and a warning names it.
+    A build's tables and views go with it. If the database refuses to drop one, because a view of another owner is built
+    on it, it stays, and a warning names it.
     """
     found = state.read(kv, ref.key, kv.address)
     if found is None or not found.garbage:

@@ -53,8 +53,8 @@ PROJECTION_HELP = "The projection; also package.module:CLASS. It is run from the
 def reset(url: str, output: Output, *, name: str, dry_run: bool, yes: bool) -> int:
     """Empty a projection: read model, cursors and dead letters. The next catch-up begins at the first event.
 
-    Readers find it empty until then; 'holdfast projections rebuild' makes it anew beside the live one instead. What
-    would go is shown first. Events are never removed.
+    Readers find it empty until then; 'holdfast projections rebuild' makes it anew beside the live one instead. The
+    plan is shown first. Events are never removed.
 
     \b
     Example: holdfast projections reset sqlite:///data/shop.db turnover --dry-run
@@ -81,7 +81,7 @@ def rebuild(
     """Make a projection's read model anew from the first event, beside the live one, and switch over in one step.
 
     Readers have the live one until then, and a worker goes on with it. If this is cut short, nothing is switched, and
-    --resume goes on where it stood. What would be done is shown first.
+    --resume goes on where it stood. The plan is shown first.
 
     \b
     Example: holdfast projections rebuild sqlite:///data/shop.db turnover --projection turnover.py:Turnover

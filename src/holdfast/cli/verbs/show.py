@@ -106,7 +106,7 @@ def _chain(manifest: CheckpointManifest) -> str:
 
 
 def _details(manifest: CheckpointManifest, where: str) -> Iterator[tuple[str, str]]:
-    """Where it lies, who wrote it, and what proves it: for those who look closer."""
+    """Details, shown last: paths, the writer, hashes, and everything else that the runtime recorded."""
     own = manifest.own
     yield "manifest", where
     if own.sidecar:
@@ -129,7 +129,7 @@ def _details(manifest: CheckpointManifest, where: str) -> Iterator[tuple[str, st
 
 
 _SHOWN_ELSEWHERE = {"pipeline", "guarantees", "last_epoch", "spark", "sources", "description"}
-"""Or, as the description of many lines, with --raw alone."""
+"""Records of the runtime that `_details` leaves out. The description has many lines: only --raw shows it."""
 
 
 def _writer(manifest: CheckpointManifest) -> str:

@@ -42,7 +42,7 @@ GAPS = ("SOURCE", "AGE", "FROM", "TO", "WHY")
 def clear(url: str, output: Output, *, with_results: bool, dry_run: bool, yes: bool) -> int:
     """Remove the checkpoints of an index, its recorded gaps and its configuration hash: its sources then start over.
 
-    Results stay unless --results is given. What would go is shown first. An index on disk that another process has
+    Results stay unless --results is given. The plan is shown first. An index on disk that another process has
     open is refused; on a server, a process that has it open cannot write to it any more.
 
     \b

@@ -195,7 +195,7 @@ class GroupExecutor:
         return raised
 
     def _failed(self, event: Event, record: bytes, error: Exception) -> None:
-        """Put the event aside, or end the group at it: the driver counts the attempt, and nobody sleeps here."""
+        """Put the event aside, or end the group at it. The driver counts attempts and waits; an executor never does."""
         known, policy = self._task.known, self._task.on_error
         attempts = retry.attempts_at(event.position, None if known is None else known.failed)
         trace = "".join(traceback.format_exception(error))[-TRACE:]
