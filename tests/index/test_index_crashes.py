@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from index_places import PLACES
 from index_works import MILESTONES, open_at, session, small_chunks, snapshot
 
 from holdfast.index import configuration, open_index
 from holdfast.index import session as sessions
 from holdfast.storage.kv import postgres, sqlite
 from holdfast.testing.faults.crash import CrashRing, StepEvent
+from index_places import PLACES
 
 pytestmark = pytest.mark.crash
 
