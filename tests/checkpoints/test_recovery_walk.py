@@ -21,7 +21,7 @@ class FakeValidator:
         )
 
 
-def test_walk() -> None:
+def test_the_walk_skips_damaged_and_unreadable_checkpoints_and_says_why() -> None:
     ticks = iter([10.0, 12.5])
     tried: list[tuple[int, str | None]] = []
     report = walk_back(

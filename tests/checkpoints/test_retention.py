@@ -52,7 +52,7 @@ RETENTION: list[tuple[str, dict[int, CheckpointRefs], int, list[int]]] = [
 
 
 @pytest.mark.parametrize(("held", "keep", "expected"), [case[1:] for case in RETENTION], ids=[c[0] for c in RETENTION])
-def test_retention(held: dict[int, CheckpointRefs], keep: int, expected: list[int]) -> None:
+def test_which_ids_are_removable(held: dict[int, CheckpointRefs], keep: int, expected: list[int]) -> None:
     assert removable(list(held), held.__getitem__, keep) == expected
     assert removable(list(reversed(held)), held.__getitem__, keep) == expected
 
@@ -146,7 +146,7 @@ NOW_MS = 1_760_000_000_000
 DAY = 86400.0
 
 
-def test_thinning() -> None:
+def test_the_older_the_fewer_are_kept_by_age() -> None:
     """An epoch a minute for ten days, then one a second for three hours; seven days kept."""
     seconds_ago = [*range(864_000, 10_800, -60), *range(10_799, -1, -1)]
     times = {number: NOW_MS - age * 1000 for number, age in enumerate(seconds_ago, 1)}
