@@ -100,6 +100,12 @@ def pg_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def index_dsn(pg_server: PostgresServer) -> str:
+    """One database for the indexes of all tests of this process; each takes a new index."""
+    return pg_server.new_database()
+
+
+@pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
     """One Valkey server for all tests of this process, which keeps everything; each takes a new index."""
     with valkey_server() as server:

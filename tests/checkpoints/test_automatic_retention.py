@@ -70,5 +70,5 @@ def test_keeping_by_age_costs_no_more_with_many_checkpoints() -> None:
     for number in range(1001, 2001):
         save(number)
     assert len(store.list_ids()) < kept + 50
-    assert calls.count("list") <= 8
-    assert len(calls) < 1100, "about one a save, for sweeps"
+    assert calls.count("list") <= 10, "once in a hundred saves"
+    assert len(calls) < 1700, "less than two a save, for sweeps"

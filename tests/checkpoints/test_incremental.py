@@ -76,7 +76,9 @@ def test_operators_come_and_go(place: StoreUnderTest) -> None:
 @pytest.mark.parametrize(
     ("every", "expected"), [(1, [None] * 5), (2, [None, 1, None, 3, None]), (99, [None, 1, 2, 3, 4])]
 )
-def test_rhythm(place: StoreUnderTest, every: int, expected: list[int | None]) -> None:
+def test_a_full_checkpoint_comes_once_in_as_many_as_asked_for(
+    place: StoreUnderTest, every: int, expected: list[int | None]
+) -> None:
     store = place.open(max_retained=None, full_every=every)
     for number in range(1, 6):
         store.save_states(manifest(number), {"same": b"s", "n": b"%d" % number})

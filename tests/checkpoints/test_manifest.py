@@ -61,7 +61,7 @@ def parsed(**fields: Any) -> CheckpointManifest:
 # Defaults and JSON
 
 
-def test_new() -> None:
+def test_a_new_manifest_is_empty_and_has_the_time() -> None:
     found = CheckpointManifest.new(7, 9)
     assert (found.version, found.checkpoint_id, found.epoch) == (1, 7, 9)
     assert found.timestamp_ms > 1_700_000_000_000
@@ -358,7 +358,7 @@ CASES: list[tuple[str, dict[str, Any], list[tuple[bool, str]]]] = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_validate(fields: dict[str, Any], expected: list[tuple[bool, str]]) -> None:
+def test_each_wrong_field_is_an_issue_fatal_or_not(fields: dict[str, Any], expected: list[tuple[bool, str]]) -> None:
     issues = replace(manifest(1), **fields).validate()
     assert [issue.is_fatal for issue in issues] == [fatal for fatal, _ in expected]
     for issue, (_, words) in zip(issues, expected, strict=True):

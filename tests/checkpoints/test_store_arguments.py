@@ -263,7 +263,9 @@ def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     "address", ["", "a\x00b", "ftp://host/x", "s3://", "gs:///x", "file://host/path", "hdfs://x", "memory"], ids=repr
 )
-def test_addresses(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_refused_creates_nothing(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     if address == "memory":  # a path like any other
         assert open_store(address).list_ids() == []

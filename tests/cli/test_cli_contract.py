@@ -175,7 +175,7 @@ def test_an_interruption(run, store_dir, monkeypatch):
         [],
     ],
 )
-def test_usage(words, run):
+def test_a_usage_error_exits_2_with_a_message_and_no_output(words, run):
     ran = run(*words)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err

@@ -39,7 +39,7 @@ def written(folder: Path) -> list[dict[str, Any]]:
     return pyarrow.dataset.dataset(folder, partitioning="hive").to_table().to_pylist()
 
 
-def test_sessions(spark: SparkSession, tmp_path: Path) -> None:
+def test_sessions_survive_the_loss_of_the_workdir(spark: SparkSession, tmp_path: Path) -> None:
     def click(visitor: str, page: str, at: str) -> dict[str, str]:
         return {"visitor": visitor, "page": page, "at": f"2026-01-01T{at}:00Z"}
 

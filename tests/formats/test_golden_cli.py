@@ -67,7 +67,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return Commands(tmp_path, capsys)
 
 
-def test_store(run: Commands, tmp_path: Path) -> None:
+def test_json_of_a_store(run: Commands, tmp_path: Path) -> None:
     store = unpack("store-directory.tar.gz", tmp_path / "store")
     run("ls", store)
     run("ls", store, "--limit", 1)
@@ -114,7 +114,7 @@ def test_store_object_layout(run: Commands, tmp_path: Path) -> None:
     run.check("store-object-layout")
 
 
-def test_pipeline(run: Commands) -> None:
+def test_json_of_a_pipelines_store(run: Commands) -> None:
     """At its fixed place: its checkpoints say where the workdir is, and some verbs look there."""
     with fixed_place() as place:
         store = unpack("workdir-hdfs.tar.gz", place) / "store"
@@ -126,7 +126,7 @@ def test_pipeline(run: Commands) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "rocksdb"])
-def test_sources(run: Commands, tmp_path: Path, kind: str) -> None:
+def test_json_of_sources(run: Commands, tmp_path: Path, kind: str) -> None:
     urls = []
     for name in ("index", "reset"):
         folder = unpack(f"index-{kind}-{name}.tar.gz", tmp_path / name)
@@ -145,7 +145,7 @@ def test_sources(run: Commands, tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "slatedb"])
-def test_projections(run: Commands, tmp_path: Path, kind: str) -> None:
+def test_json_of_projections(run: Commands, tmp_path: Path, kind: str) -> None:
     folder = unpack(f"projections-{kind}.tar.gz", tmp_path / "store")
     store = f"sqlite:///{folder}/events.db" if kind == "sqlite" else f"file://{folder}"
     turnover, net = f"{PROJECTIONS}:Turnover", f"{PROJECTIONS}:NetTurnover"

@@ -1,17 +1,10 @@
-"""The database and the object storage that the indexes of this folder's tests are in."""
+"""The object storage that the indexes of this folder's tests are in."""
 
 from __future__ import annotations
 
 import pytest
 
-from servers.postgres import PostgresServer
 from servers.s3 import S3Server
-
-
-@pytest.fixture(scope="session")
-def index_dsn(pg_server: PostgresServer) -> str:
-    """One database for the indexes of all tests of this process; each takes a new index."""
-    return pg_server.new_database()
 
 
 @pytest.fixture

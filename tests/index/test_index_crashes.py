@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from index_places import PLACES
 from index_works import MILESTONES, open_at, session, small_chunks, snapshot
 
 from holdfast.index import configuration, open_index
 from holdfast.index import session as sessions
 from holdfast.storage.kv import postgres, sqlite
-from holdfast.testing.faults.crash import CrashRing, Event
+from holdfast.testing.faults.crash import CrashRing, StepEvent
+from index_places import PLACES
 
 pytestmark = pytest.mark.crash
 
@@ -38,11 +38,11 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     small_chunks()
 
 
-def every(events: list[Event]) -> Iterable[int]:
+def every(events: list[StepEvent]) -> Iterable[int]:
     return range(len(events))
 
 
-def different(events: list[Event]) -> Iterable[int]:
+def different(events: list[StepEvent]) -> Iterable[int]:
     """Places of the events, without those that differ from the next one in nothing durable: where steps lie in another,
     the inner one's beginning and the outer one's end are enough."""
     return [at for at, event in enumerate(events) if at + 1 == len(events) or event.phase != events[at + 1].phase]
@@ -51,7 +51,7 @@ def different(events: list[Event]) -> Iterable[int]:
 @pytest.mark.parametrize("which", [different, pytest.param(every, marks=pytest.mark.soak)], ids=["different", "all"])
 @pytest.mark.parametrize("name", PERSISTENT)
 def test_killed_at_every_step(
-    name: str, which: Callable[[list[Event]], Iterable[int]], request: pytest.FixtureRequest, ring: CrashRing
+    name: str, which: Callable[[list[StepEvent]], Iterable[int]], request: pytest.FixtureRequest, ring: CrashRing
 ) -> None:
     place = PLACES[name]
     with open_at(place.fresh(request)) as index:

@@ -67,7 +67,7 @@ def test_every_new_name_is_synchronised(path: Path, monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_addresses(tmp_path: Path) -> None:
+def test_every_spelling_of_a_path_opens_the_same_file(tmp_path: Path) -> None:
     odd = tmp_path / "a b%20?#ü.db"
     quoted = str(tmp_path) + "/a%20b%2520%3F%23ü.db"
     for url in (f"sqlite:///{quoted}", f"sqlite:////{quoted}", f"SQLite:///{quoted}", str(odd), odd):

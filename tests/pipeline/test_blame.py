@@ -31,7 +31,7 @@ NOT_BLAMED = [
 
 
 @pytest.mark.parametrize("error", BLAMED, ids=str)
-def test_blamed(error: Exception) -> None:
+def test_an_error_about_the_workdir_is_recognised(error: Exception) -> None:
     assert is_workdir_trouble(error, WORKDIR)
 
 

@@ -29,12 +29,14 @@ def at(epoch: int, **statuses: object) -> CheckpointManifest:
         (None, 3, 4),
     ],
 )
-def test_fresh(newest: CheckpointManifest | None, delivered: int, epoch: int) -> None:
+def test_a_batch_after_the_newest_checkpoint_is_a_new_epoch(
+    newest: CheckpointManifest | None, delivered: int, epoch: int
+) -> None:
     assert classify_batch(newest, delivered, epoch) == NewEpoch()
 
 
 @pytest.mark.parametrize("newest", [at(5), at(5, lake=COMMITTED, pg=COMMITTED), at(5, pg=PENDING, lake=FAILED)])
-def test_replay(newest: CheckpointManifest) -> None:
+def test_the_last_delivered_batch_is_a_replay(newest: CheckpointManifest) -> None:
     assert classify_batch(newest, 5, 5) == ReplayedEpoch(newest)
 
 

@@ -96,7 +96,7 @@ def test_steps_are_named(memory: MemoryPlace) -> None:
 # Views
 
 
-def test_views(memory: MemoryPlace) -> None:
+def test_a_sink_gets_the_rows_of_its_view(memory: MemoryPlace) -> None:
     world = World(memory.open(), views={"pg": lambda rows: (*rows, "seen by pg")})
     run(world, world.start(), 1)
     assert world.seen("lake") == {1: [FIRST]}

@@ -137,7 +137,7 @@ def test_fifty_large_operators_fit_into_a_checkpoint() -> None:
         ({"a": COMMITTED, "b": FAILED}, {"b": COMMITTED}, {"a": COMMITTED, "b": COMMITTED}, {"a": 8, "b": 8}),
     ],
 )
-def test_statuses(
+def test_outcomes_become_statuses_and_epochs_of_sinks(
     before: dict[str, SinkStatus],
     outcomes: dict[str, SinkStatus],
     statuses: dict[str, SinkStatus],

@@ -57,13 +57,13 @@ PASSING = [
 
 
 @pytest.mark.parametrize("error", PERMANENT, ids=lambda error: f"{type(error).__name__} {error}"[:80])
-def test_permanent(error: Exception) -> None:
+def test_a_failure_that_stays_is_permanent_also_as_a_cause(error: Exception) -> None:
     assert is_permanent(error)
     assert is_permanent(caused(RuntimeError("a batch failed"), error))
 
 
 @pytest.mark.parametrize("error", PASSING, ids=str)
-def test_passing(error: Exception) -> None:
+def test_a_failure_that_may_pass_is_not_permanent(error: Exception) -> None:
     assert not is_permanent(error)
     assert is_passing(error)
     assert explained(error) is None

@@ -65,7 +65,9 @@ TREATED: list[tuple[str, WorkdirState, str, str, int | None]] = [
 @pytest.mark.parametrize(
     ("seen", "action", "why", "replayed"), [case[1:] for case in TREATED], ids=[case[0] for case in TREATED]
 )
-def test_workdir(seen: WorkdirState, action: Any, why: str, replayed: int | None) -> None:
+def test_the_workdir_is_kept_or_rebuilt_by_what_it_is(
+    seen: WorkdirState, action: Any, why: str, replayed: int | None
+) -> None:
     found = plan(checkpoint(), seen)
     assert found == RecoveryPlan(0, action, why, 20, 6, replayed=replayed)
     lines = list(found.words())
@@ -100,7 +102,7 @@ def test_skipped_checkpoints_are_shown() -> None:
 
 
 @pytest.mark.parametrize(("planned", "committed"), [(8, 8), (9, 8), (6, 6)])
-def test_adopted(planned: int, committed: int) -> None:
+def test_a_workdir_ahead_of_the_checkpoint_is_adopted_if_all_sinks_agree(planned: int, committed: int) -> None:
     both = {name: SinkProgress(committed + 1, 0) for name in ("lake", "pg")}
     found = plan(checkpoint(), workdir(planned, committed), **both)
     assert found == RecoveryPlan(0, "adopt", f"it is at batch {committed}", 20, committed + 1)

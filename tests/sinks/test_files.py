@@ -233,7 +233,7 @@ class TestParquet(ExactlyOnceConformance):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_formats(spark: SparkSession, tmp_path: Path, format: str) -> None:
+def test_every_format_reads_back_what_was_committed(spark: SparkSession, tmp_path: Path, format: str) -> None:
     """Whole path, right schema, an epoch without rows between others."""
     sink = FileSink(tmp_path / "out", format, options={"compression": "gzip" if format != "orc" else "zlib"})
     schema = spark.createDataFrame([], COLUMNS).schema
@@ -300,7 +300,7 @@ def test_refused_arguments(arguments: dict[str, Any], says: str) -> None:
     assert "token" not in str(caught.value)
 
 
-def test_description() -> None:
+def test_a_sink_describes_its_path_and_options_without_secrets() -> None:
     sink = FileSink(
         "file:///data/a%20b", "CSV", epoch_column="batch", options={"header": True, "encryption.Key": "hunter2"}
     )

@@ -120,7 +120,7 @@ class Caller:
 
 
 @pytest.mark.parametrize("refused", [three, keyword, lambda: None, 3, None, "print"])
-def test_refused(refused: Any) -> None:
+def test_a_function_that_does_not_take_a_frame_and_an_epoch_is_refused(refused: Any) -> None:
     with pytest.raises(Invalid, match="a frame and an epoch"):
         FunctionSink(refused)
 

@@ -66,7 +66,7 @@ def killed_everywhere(staged: Staged, work: str, **arguments: Any) -> Iterator[t
             yield root, run
 
 
-def test_commit(staged: Staged) -> None:
+def test_killed_at_every_step_of_a_commit_all_rows_or_none_are_there(staged: Staged) -> None:
     names = set()
     for root, run in killed_everywhere(staged, "commit", descriptor=staged.descriptor, generation=1):
         assert run.event is not None
@@ -90,7 +90,7 @@ def test_commit(staged: Staged) -> None:
     )
 
 
-def test_rollback(staged: Staged) -> None:
+def test_killed_at_every_step_of_a_rollback_nothing_becomes_visible(staged: Staged) -> None:
     for root, _ in killed_everywhere(staged, "rollback", descriptor=staged.descriptor, generation=1):
         assert staged.rows_at(root) == A
         after = sink_of(staged.kind, str(root))
@@ -103,7 +103,7 @@ def test_rollback(staged: Staged) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "swept"])
-def test_recover(staged: Staged, kept: bool) -> None:
+def test_killed_at_every_step_of_a_recovery_what_is_owed_stays(staged: Staged, kept: bool) -> None:
     keep = staged.descriptor if kept else None
     for root, _ in killed_everywhere(staged, "recover", descriptor=keep, generation=2):
         assert staged.rows_at(root) == A

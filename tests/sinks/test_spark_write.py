@@ -44,7 +44,7 @@ REFUSED = Told("[CAST_INVALID_INPUT] The value 'x' cannot be cast.\n== SQL ==\nm
         (Told("Job 3 cancelled"), None, ""),
     ],
 )
-def test_explained(error: Exception, kind: type[HoldfastError] | None, says: str) -> None:
+def test_an_error_of_spark_becomes_one_of_ours(error: Exception, kind: type[HoldfastError] | None, says: str) -> None:
     explained = explain(error, HERE)
     if kind is None:
         assert explained is None

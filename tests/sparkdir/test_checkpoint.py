@@ -128,7 +128,7 @@ def test_a_link_to_a_directory_is_not_followed(made: HandMade) -> None:
 # Where its logs stand
 
 
-def test_logs(made: HandMade) -> None:
+def test_logs_say_what_spark_has_planned_and_committed(made: HandMade) -> None:
     made.begin()
     assert spark(made).logs() == Logs(QUERY_ID)
     made.plan(0)

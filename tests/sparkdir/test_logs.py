@@ -69,7 +69,7 @@ COMMITS = [
 
 
 @pytest.mark.parametrize(("version", "line", "expected"), COMMITS)
-def test_commits(version: str, line: str, expected: CommittedBatch) -> None:
+def test_commit_logs_of_every_version_are_parsed(version: str, line: str, expected: CommittedBatch) -> None:
     assert parse_commit(f"{version}\n{line}", "commits/7") == expected
 
 

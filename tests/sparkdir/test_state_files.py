@@ -83,7 +83,7 @@ LOGS = ["metadata", *(f"{log}/{number}" for log in ("offsets", "commits") for nu
         (1, {"metadata"}),
     ],
 )
-def test_logs(batch_id: int, expected: set[str]) -> None:
+def test_the_logs_that_a_batch_needs(batch_id: int, expected: set[str]) -> None:
     assert files_for_batch(LOGS, batch_id, unread) == expected
 
 

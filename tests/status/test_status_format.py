@@ -23,7 +23,7 @@ from pipeline_stores import NOW
         (5000 << 50, "5,000 PiB"),
     ],
 )
-def test_sizes(count, said):
+def test_sizes_in_binary_units(count, said):
     assert format.size(count) == said
 
 
@@ -41,7 +41,7 @@ def test_sizes(count, said):
         (-90, "in 1 min"),
     ],
 )
-def test_ages(seconds, said):
+def test_ages_in_the_largest_unit(seconds, said):
     now = 1_700_000_000_000
     assert format.age(now - int(seconds * 1000), now) == said
 
@@ -74,5 +74,5 @@ def test_counts_that_may_not_be_exact_say_so():
     ("mark", "said"),
     [(None, "none"), (17, "17"), (NOW, "2026-01-01T00:01:19Z  (1 min ago)"), (NOW + 120_000, "in 1 min)")],
 )
-def test_watermarks(mark, said):
+def test_a_watermark_that_is_a_time_has_its_age(mark, said):
     assert format.watermark(mark, NOW + 60_000).endswith(said)

@@ -19,8 +19,8 @@ from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Invalid
 from holdfast.storage.objects.store import ObjectInfo
 
-THINNING = ((300, 1), (7200, 60), (3 * 86400, 3600), (None, 86400))
-"""Pairs in seconds: the age of a checkpoint (below it; None: any), and how long the slots are of which one is kept."""
+THINNING = ((0, 1), (300, 60), (7200, 3600), (3 * 86400, 86400))
+"""Pairs in seconds: how long ago a slot ended, and how long slots are from then on. One checkpoint of each stays."""
 
 
 class CheckpointRefs(msgspec.Struct, frozen=True):
@@ -141,18 +141,26 @@ def kept_by_age(times: Mapping[int, int], *, now_ms: int, age: float) -> set[int
     """The checkpoints that stay because they are young, given the time of each.
 
     The older they are, the fewer (`THINNING`): time is cut into slots, and of each slot the first checkpoint stays. A
-    longer slot is made of whole shorter ones, so its first checkpoint was the first of a shorter slot before, and is
-    still there. A slot is given up when its end is older than `age`, so that one can go back by at least `age` if a
-    checkpoint was saved in each.
+    longer slot replaces whole shorter ones, all at once, so its first checkpoint was the first of a shorter slot
+    before, and is still there. The longest slots that `age` needs are given up as a whole, each when its end is older
+    than `age`, so that one can go back by at least `age` if a checkpoint was saved in each.
+
+    Guarantees: a checkpoint that stays at some time has stayed at all times before.
     """
+    slots = [(limit * 1000, width * 1000) for limit, width in THINNING if limit == 0 or limit < age]
+    longest = slots[-1][1]
     kept: dict[tuple[int, int], int] = {}
     for checkpoint_id, time_ms in sorted(times.items()):
-        seconds_ago = (now_ms - time_ms) / 1000
-        width = next(every for limit, every in THINNING if limit is None or seconds_ago < limit)
-        slot = time_ms // (width * 1000)
-        if (slot + 1) * width * 1000 > now_ms - age * 1000:
-            kept.setdefault((width, slot), checkpoint_id)
+        if _end(time_ms, longest) <= now_ms - age * 1000:
+            continue
+        width = next((width for limit, width in reversed(slots) if _end(time_ms, width) <= now_ms - limit), slots[0][1])
+        kept.setdefault((width, time_ms // width), checkpoint_id)
     return set(kept.values())
+
+
+def _end(time: int, width: int) -> int:
+    """The end of the slot of this width that has this time."""
+    return (time // width + 1) * width
 
 
 def _chain_is_complete(checkpoint_id: int, there: set[int], look: Callable[[int], CheckpointRefs]) -> bool:

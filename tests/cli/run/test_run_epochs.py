@@ -36,7 +36,7 @@ def test_steps_never_add_up_to_less_than_nothing():
     assert step_seconds(report(seconds=0.1))["other"] == 0.0
 
 
-def test_notices():
+def test_a_notice_is_a_line_that_names_its_pipeline():
     assert notice_line(Notice("orders", "hello"), NOW) == "2026-01-01T00:01:19Z  orders  hello"
     assert "orders  warning: hello" in notice_line(Notice("orders", "hello", "warning"), NOW)
 

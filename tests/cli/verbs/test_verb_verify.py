@@ -125,7 +125,7 @@ def test_a_child_of_a_damaged_parent_is_damaged(run, tmp_path):
     assert "parent checkpoint 1" in ran.out
 
 
-def test_json(run, store_dir):
+def test_json_counts_and_names_damaged_checkpoints(run, store_dir):
     flip(sidecar_path(store_dir, 2))
     ran = run("verify", store_dir, "--deep", "--json")
     assert ran.code == 6
@@ -135,6 +135,6 @@ def test_json(run, store_dir):
     assert "checksum mismatch" in ran.data["checkpoints"][1]["reason"]
 
 
-def test_many(run, tmp_path):
+def test_all_of_many_checkpoints_are_verified(run, tmp_path):
     fill(str(tmp_path), 40)
     assert run("verify", tmp_path).out.splitlines()[-1].startswith("40 checkpoints")

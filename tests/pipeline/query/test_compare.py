@@ -215,7 +215,7 @@ CASES: list[tuple[str, Description, list[tuple[str, str]]]] = [
 
 
 @pytest.mark.parametrize(("after", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_differences(after: Description, expected: list[tuple[str, str]]) -> None:
+def test_each_difference_is_named_with_its_consequence(after: Description, expected: list[tuple[str, str]]) -> None:
     found = compare(BEFORE, after)
     assert [(one.what, one.consequence) for one in found] == expected
     assert all(one.follows for one in found)
@@ -283,7 +283,7 @@ def test_aggregates_in_another_order_are_told_between_two_versions_of_spark_too(
     assert QueryChange(compare(older, aggregated(two, functions=["max(a)", "min(a)"]))).blockers
 
 
-def test_words() -> None:
+def test_a_change_in_sentences() -> None:
     change = QueryChange(compare(BEFORE, now(sinks={}, sources=[KAFKA])))
     assert str(change) == (
         "source 'refunds' is gone (Spark's log has offsets of 2 sources, the query has 1); "

@@ -62,7 +62,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("left", "right", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_sides(left: str, right: str, expected: list[tuple[str, str]]) -> None:
+def test_each_difference_between_the_sides_of_a_join(left: str, right: str, expected: list[tuple[str, str]]) -> None:
     now = join(left, right)
     assert are_sides_known(BEFORE, now)
     found = list(compare_sides(BEFORE, now, is_same_spark=True))

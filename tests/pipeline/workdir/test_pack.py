@@ -28,7 +28,7 @@ SPLITS: list[tuple[dict[str, int], int, list[list[str]]]] = [
 
 
 @pytest.mark.parametrize(("files", "count", "expected"), SPLITS)
-def test_split(files: dict[str, int], count: int, expected: list[list[str]]) -> None:
+def test_files_are_split_evenly_by_size(files: dict[str, int], count: int, expected: list[list[str]]) -> None:
     assert split_evenly(files, count) == expected
 
 

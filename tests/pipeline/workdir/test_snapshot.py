@@ -170,7 +170,9 @@ REPACKED: list[tuple[str, dict[str, FileLocation], int, set[str]]] = [
 @pytest.mark.parametrize(
     ("holdings", "new_bytes", "expected"), [case[1:] for case in REPACKED], ids=[case[0] for case in REPACKED]
 )
-def test_repacked(holdings: dict[str, FileLocation], new_bytes: int, expected: set[str]) -> None:
+def test_objects_with_little_that_is_needed_are_packed_again(
+    holdings: dict[str, FileLocation], new_bytes: int, expected: set[str]
+) -> None:
     assert choose_compaction(holdings, new_bytes) == expected
 
 

@@ -36,7 +36,7 @@ def made(tmp_path: Path) -> HandMade:
         ("/data/a:b", "/data/a:b"),
     ],
 )
-def test_addresses(given_as: str | Path, expected: str) -> None:
+def test_a_workdir_is_a_path_however_it_is_written(given_as: str | Path, expected: str) -> None:
     assert str(LocalWorkdir(given_as).path) == expected
 
 
@@ -66,7 +66,7 @@ def test_nothing_is_made_by_looking(made: HandMade) -> None:
 # Whose it is
 
 
-def test_marked(made: HandMade) -> None:
+def test_make_records_the_owner(made: HandMade) -> None:
     made.workdir.make(OWNER)
     assert made.workdir.owner() == OWNER
     assert made.workdir.is_empty()
@@ -102,7 +102,7 @@ def fill(root: Path) -> None:
     (root / "state/file").touch()
 
 
-def test_discard(made: HandMade) -> None:
+def test_discard_removes_everything_and_may_be_repeated(made: HandMade) -> None:
     fill(made.root)
     made.workdir.discard()
     assert os.listdir(made.root.parent) == []

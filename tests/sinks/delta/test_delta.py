@@ -113,7 +113,7 @@ def test_refused_arguments(arguments: dict[str, Any], says: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_description() -> None:
+def test_a_sink_describes_its_table_and_key() -> None:
     assert DeltaSink("/data/x", "id", delete="gone").describe() == {
         "kind": "delta",
         "path": "/data/x",

@@ -364,7 +364,7 @@ def test_what_cannot_be_a_key(
     assert not root.exists()
 
 
-def test_deleting(spark: SparkSession, root: Path) -> None:
+def test_rows_marked_as_deleted_go_and_come_back(spark: SparkSession, root: Path) -> None:
     sink = DeltaSink(root, key='Key `q" ü', delete="is gone")
     columns = '`Key ``q" ü` string, v int, `is gone` boolean'
     epochs = [

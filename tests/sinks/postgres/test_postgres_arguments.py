@@ -11,7 +11,7 @@ from holdfast.errors import Invalid
 from holdfast.sinks.postgres.sink import PostgresSink
 
 
-def test_arguments() -> None:
+def test_keys_and_delete_columns_that_cannot_be_are_refused() -> None:
     for wrong in (
         {"key": []},
         {"key": ["a", "a"]},
@@ -23,7 +23,7 @@ def test_arguments() -> None:
             PostgresSink("dbname=x", "t", **wrong)  # type: ignore[arg-type]
 
 
-def test_description() -> None:
+def test_a_sink_describes_its_table_without_the_password() -> None:
     sink = PostgresSink("postgresql://me:secret@db.example:5433/shop", "sales.orders", "id", delete="gone")
     assert sink.describe() == {
         "kind": "postgres",

@@ -88,7 +88,7 @@ def test_not_null(dsn: str) -> None:
     assert "id = " in said
 
 
-def test_check(dsn: str) -> None:
+def test_a_check_constraint_is_named_with_the_keys_that_break_it(dsn: str) -> None:
     ask(dsn, "CREATE TABLE out (id bigint PRIMARY KEY, name text CONSTRAINT short CHECK (length(name) < 5))")
     said = refuse(dsn, [(1, "a"), (2, "much too long"), (3, None)], key="id")
     assert "constraint 'short' (length(name) < 5)" in said

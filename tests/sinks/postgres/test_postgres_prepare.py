@@ -142,7 +142,7 @@ def test_frames_that_no_table_takes(case: str, dsn: str) -> None:
     assert ask(dsn, "SELECT to_regclass('out')") == [None]
 
 
-def test_unreachable(pg_server: PostgresServer, dsn: str) -> None:
+def test_a_server_that_cannot_be_reached_is_named_without_the_password(pg_server: PostgresServer, dsn: str) -> None:
     for wrong in (
         f"postgresql://postgres:{PASSWORD}@/db?host={pg_server.folder}&port=1",
         dsn.replace("/test_", "/no_such_"),

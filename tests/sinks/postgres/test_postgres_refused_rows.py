@@ -53,7 +53,7 @@ TAKEN = [
 ]
 
 
-def test_reasons(spark: SparkSession, dsn: str) -> None:
+def test_a_row_that_the_target_refuses_has_a_reason(spark: SparkSession, dsn: str) -> None:
     for column, value, words in REFUSED:
         frame = spark.sql(f"SELECT {value} AS c")
         ask(dsn, "DROP TABLE IF EXISTS out")

@@ -78,7 +78,7 @@ def test_new_columns() -> None:
     assert new_column(spark.ArrayType(spark.NullType())) is None
 
 
-def test_casts() -> None:
+def test_types_that_are_cast_before_they_are_copied() -> None:
     assert cast_for(spark.FloatType(), FLOAT8) == "double"
     assert cast_for(spark.ArrayType(spark.FloatType()), listed(FLOAT8)) == "array<double>"
     assert cast_for(spark.ArrayType(spark.ArrayType(spark.FloatType())), listed(FLOAT8)) == "array<array<double>>"

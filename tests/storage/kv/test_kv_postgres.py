@@ -499,7 +499,7 @@ def test_layout_of_a_newer_version(url: str) -> None:
     assert ask(url, "SELECT token FROM holdfast.indexes WHERE name = %s", parse(url).name) == before
 
 
-def test_closed(pg_server: PostgresServer) -> None:
+def test_a_closed_store_refuses_every_call_and_leaves_no_connection(pg_server: PostgresServer) -> None:
     url = f"{pg_server.new_database()}&index=i"
     store = PostgresStore(url, SCHEMA)
     commit(store, A)

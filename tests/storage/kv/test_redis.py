@@ -444,7 +444,7 @@ def test_large_session_and_scan_in_pages(valkey: ValkeyServer, monkeypatch: pyte
         assert sum(1 for _ in store.scan("results", b"", None)) == 4000
 
 
-def test_closed(valkey: ValkeyServer) -> None:
+def test_a_closed_store_refuses_every_call(valkey: ValkeyServer) -> None:
     store = RedisStore(valkey.url(), SCHEMA)
     store.close()
     store.close()

@@ -100,7 +100,7 @@ def test_no_such_projection(run, path, shop, verb):
     assert contents(path) == before
 
 
-def test_usage(run, path):
+def test_wrong_arguments_exit_2_and_point_to_the_help(run, path):
     for given in (
         ["projections"],
         ["projections", path, path],

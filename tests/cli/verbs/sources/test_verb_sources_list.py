@@ -178,7 +178,7 @@ def test_many_sources(run, tmp_path):
         (b"x" * 65536, "x" * 39 + "…"),
     ],
 )
-def test_positions(position, shown):
+def test_a_position_is_short_for_people_and_exact_in_json(position, shown):
     assert position_words(position, 40) == shown
     found = position_json(position)
     assert found is not None

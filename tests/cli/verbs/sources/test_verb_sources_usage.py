@@ -83,7 +83,7 @@ def test_no_option_of_the_listing_takes_a_value_so_that_clear_is_told_from_one()
     assert all(option.is_flag for option in sources.command.params if isinstance(option, click.Option))
 
 
-def test_usage(run, path):
+def test_wrong_arguments_exit_2_and_point_to_the_help(run, path):
     for given in (["sources"], ["sources", "clear"], ["sources", path, "--wat"], ["sources", path, path]):
         ran = run(*given)
         assert (ran.code, ran.out) == (2, "")

@@ -1,4 +1,4 @@
-"""Where indexes are tested. A backend joins every test of this folder with one line in `PLACES`."""
+"""Where indexes are tested. A backend joins every test of indexes with one line in `PLACES`."""
 
 from __future__ import annotations
 

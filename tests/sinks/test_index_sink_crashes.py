@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.mark import ParameterSet
-from index_places import PLACES
 
 import holdfast
 from holdfast.index import SourceCheckpoint
 from holdfast.sinks import IndexSink, SinkProgress
 from holdfast.testing.conformance.sinks import A, B, C, Row, SinkUnderTest, delivery
 from holdfast.testing.faults.crash import CrashRing
+from index_places import PLACES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.crash
 
-WORK = f"{Path(__file__).with_name('sink_index_works.py')}:commit"
+WORK = f"{Path(__file__).with_name('index_sink_works.py')}:commit"
 PERSISTENT = [name for name, place in PLACES.items() if place.abilities.persistent]
 SECOND = [(1, "changed"), *B]
 AFTER_SECOND = [(1, "changed"), A[1], *B]
