@@ -69,7 +69,7 @@ def _recover_and_run(prepared: PreparedPipeline, claim: Claim, heartbeat: Heartb
     seen = _observe(definition, claim)
     plan = _plan(seen, prepared)
     _announce(plan, definition.name)
-    snapshotter = _snapshotter(definition, claim)
+    snapshotter = _snapshotter(prepared, claim)
     newest = apply(
         plan,
         seen,
@@ -212,9 +212,11 @@ def _announce(plan: RecoveryPlan, pipeline: str) -> None:
 # 5. Apply: recovery.apply
 
 
-def _snapshotter(definition: PipelineDefinition, claim: Claim) -> WorkdirSnapshotter:
+def _snapshotter(prepared: PreparedPipeline, claim: Claim) -> WorkdirSnapshotter:
+    definition = prepared.definition
     packing = packing_for(definition.frame.sparkSession, definition.reopening)
-    return WorkdirSnapshotter(claim.workdir, definition.store, packing)
+    is_stateful = bool(prepared.description.state)
+    return WorkdirSnapshotter(claim.workdir, definition.store, packing, is_stateful=is_stateful)
 
 
 # 6. Run

@@ -19,6 +19,7 @@ from holdfast.base.steps import step
 from holdfast.checkpoints.batch_format import Batch
 from holdfast.checkpoints.manifest import BatchEntry, BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.pipeline.query.description import recorded_description
 from holdfast.pipeline.workdir.addresses import read_part, to_local
 from holdfast.pipeline.workdir.entries import Entries, Part, joined, live_entries, part_of_entry
 from holdfast.pipeline.workdir.owner import WorkdirOwner, write_owner
@@ -127,7 +128,7 @@ class Completeness:
                 found[name], contents[part.path] = (part, entry), data
         files = _files(manifest, found, contents.__getitem__)
         stores = stores_of_batch(files, manifest.wal_position, contents.__getitem__)
-        return missing_files(files, manifest.wal_position, stores)
+        return missing_files(files, manifest.wal_position, stores, is_stateful=_is_stateful(manifest))
 
 
 def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> dict[str, Entries]:
@@ -143,7 +144,8 @@ def _fill(root: Path, workdir: Workdir, objects: ObjectStore, manifest: Checkpoi
     files = _files(manifest, filling.found, read)
     for path in {part.path for part, _ in filling.found.values()} - files.keys():
         os.remove(root / path)  # of an object that is kept for some of its files
-    missing = missing_files(files, manifest.wal_position, stores_of_batch(files, manifest.wal_position, read))
+    stores = stores_of_batch(files, manifest.wal_position, read)
+    missing = missing_files(files, manifest.wal_position, stores, is_stateful=_is_stateful(manifest))
     if missing:
         raise Corrupt(
             f"Checkpoint {manifest.checkpoint_id} does not hold {missing[0]}; Spark cannot resume without it.",
@@ -164,6 +166,12 @@ def _files(manifest: CheckpointManifest, found: Found, read: Read) -> dict[str, 
         return {path: entries for path, entries in files.items() if is_visible(path)}
     needed = files_for_batch(files, manifest.wal_position, lambda path: referred_names(read(path), path))
     return {path: files[path] for path in needed}
+
+
+def _is_stateful(manifest: CheckpointManifest) -> bool:
+    """Whether the query of a checkpoint keeps state, as far as it was recorded."""
+    description = recorded_description(manifest.own.runtime)
+    return description is not None and bool(description.state)
 
 
 def _is_archive(path: str) -> bool:
