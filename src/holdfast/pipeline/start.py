@@ -78,7 +78,8 @@ def _recover_and_run(prepared: PreparedPipeline, claim: Claim, heartbeat: Heartb
         generation=claim.generation,
         snapshotter=snapshotter,
     )
-    check_executors_see(claim.workdir, definition.frame.sparkSession)
+    if warning := check_executors_see(claim.workdir, definition.frame.sparkSession):
+        _tell_warning(definition.name, warning)
     return _run(prepared, plan, claim, snapshotter, newest, heartbeat)
 
 
@@ -119,8 +120,12 @@ def _warn(prepared: PreparedPipeline, *, is_first_start: bool) -> None:
         ),
     ]
     for sentence in told:
-        log.warning("%s: %s", definition.name, sentence, extra={"is_told": True})
-        tell(Notice(definition.name, sentence, "warning"))
+        _tell_warning(definition.name, sentence)
+
+
+def _tell_warning(pipeline: str, sentence: str) -> None:
+    log.warning("%s: %s", pipeline, sentence, extra={"is_told": True})
+    tell(Notice(pipeline, sentence, "warning"))
 
 
 def _newest_unverified(store: CheckpointStore) -> CheckpointManifest | None:
