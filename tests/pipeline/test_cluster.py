@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,12 +67,12 @@ def test_executors_die_in_the_middle_of_an_epoch(provider: str, works: list[str]
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a worker disks of its own")
 def test_executors_that_do_not_share_the_workdir_are_refused_at_the_start(tmp_path: Path) -> None:
+    """Also one that comes only after another one has answered."""
     write_orders(tmp_path / "orders", make_orders(2))
     root = tmp_path / "pipelines"
     root.mkdir()
-    with spark_cluster() as cluster:
+    with spark_cluster() as cluster, probed(root / "store" / "workdir", lambda: cluster.add_worker(hidden=[root])):
         cluster.add_worker()
-        cluster.add_worker(hidden=[root])
         ended = kill_at(
             f"{HERE / 'works.py'}:on_disks_of_their_own",
             NEVER,
@@ -82,6 +85,26 @@ def test_executors_that_do_not_share_the_workdir_are_refused_at_the_start(tmp_pa
     assert said.startswith("workdir.not-shared: The executor on ")
     assert holdfast.open_store(root / "store").list_ids() == []
     assert not list((root / "store" / "workdir").glob(".holdfast-probe-*"))
+
+
+@contextmanager
+def probed(workdir: Path, then: Callable[[], None]) -> Iterator[None]:
+    """Do something as soon as a driver asks its executors what they see."""
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.05):
+            if list(workdir.glob(".holdfast-probe-*")):
+                then()
+                return
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        looking.join()
 
 
 def packed_on_executors(root: Path) -> bool:

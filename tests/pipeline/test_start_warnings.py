@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from revenue_place import Place
 
+from holdfast.pipeline import start
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
 from holdfast.sinks import DeltaSink, FileSink, PostgresSink
 from holdfast.spark import Notice, watch
@@ -91,3 +92,11 @@ def test_a_start_says_so_in_its_log_and_to_those_who_watch(
     assert [text.startswith(begin) for text, begin in zip(warned, words, strict=True)] == [True] * len(words)
     logged = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert logged == [f"revenue: {text}" for text in warned]
+
+
+def test_a_start_says_which_executors_were_not_asked(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "check_executors_see", lambda workdir, spark: "1 executor did not answer.")
+    Place(spark, tmp_path).run()
+    assert "revenue: 1 executor did not answer." in [record.getMessage() for record in caplog.records]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from holdfast.sinks import FileSink
+from holdfast.errors import Corrupt
+from holdfast.sinks import FileSink, FunctionSink
 from holdfast.spark import Pipeline
 from pipeline.shop import Shop, revenue, rows
 
@@ -155,3 +157,27 @@ def test_goes_on_exactly_after_its_workdir_was_lost(
         undisturbed[query, mode] = rows(place.root / "out", *columns)
     assert found == undisturbed[query, mode]
     assert len(found) > 5
+
+
+def test_an_epoch_fails_when_nothing_describes_the_state_any_more(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark reads the metadata at its next start only; a checkpoint without them would pass as whole."""
+    shop = Shop(tmp_path / "orders")
+    shop.sell(4)
+
+    def run(*lost: int) -> None:
+        def lose(_: DataFrame, epoch: int) -> None:
+            if epoch in lost:
+                shutil.rmtree(tmp_path / "workdir/state/0/_metadata")
+
+        pipeline = Pipeline("stateful", checkpoints=tmp_path / "store", workdir=tmp_path / "workdir")
+        orders = pipeline.source("orders", shop.orders(spark))
+        pipeline.sink("files", FileSink(tmp_path / "out"))
+        pipeline.sink("lose", FunctionSink(lose))
+        pipeline.run(revenue(orders), output_mode="update", trigger={"availableNow": True}, restarts=0)
+
+    with pytest.raises(Corrupt, match="the description of the query's state") as found:
+        run(2)
+    assert found.value.code == "workdir.incomplete"
+    assert {row[0] for row in rows(tmp_path / "out", "epoch")} == {1, 2}
+    run()
+    assert {row[0] for row in rows(tmp_path / "out", "epoch")} == {1, 2, 3, 4}

@@ -14,7 +14,7 @@ from orders import BEGIN, INDEX_NAMED, LATE_AFTER, SCHEMA
 
 from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError
-from holdfast.pipeline.workdir import pack
+from holdfast.pipeline.workdir import executor_probe, pack
 from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, watch
 from holdfast.testing.faults.crash import Acknowledge
@@ -172,7 +172,9 @@ def on_a_cluster(
 
 def on_disks_of_their_own(acknowledge: Acknowledge, root: str, orders: str, master: str) -> None:
     """A pipeline whose executors see another directory where the driver has the workdir."""
-    opened = Session(Path(root), "hdfs", master=master)
+    executor_probe.LATE = executor_probe.PATIENCE = 120.0  # the second executor is started when the first is asked
+    promised = {"spark.executor.cores": "1", "spark.cores.max": "2"}
+    opened = Session(Path(root), "hdfs", master=master, **promised)
     pipeline, frame = PIPELINES["revenue"](opened.spark, "orders", Path(root), orders)
     try:
         pipeline.run(frame, output_mode="update", trigger={"availableNow": True}, restarts=0)

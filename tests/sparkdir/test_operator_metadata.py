@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import Corrupt, Invalid
 from holdfast.sparkdir.operator_metadata import parse_operator_metadata, stores_of_batch
-from holdfast.sparkdir.state_files import missing_files, partition_versions
+from holdfast.sparkdir.state_files import UNDESCRIBED, missing_files, partition_versions
 from workdir_files import commit_log, offset_log, operator_metadata
 
 METADATA = "state/0/_metadata/metadata"
@@ -31,7 +31,8 @@ def loaded(files: dict[str, bytes], batch_id: int) -> list[str]:
 
 
 def missing(files: dict[str, bytes], batch_id: int, *state: str) -> list[str]:
-    return missing_files([*files, *state], batch_id, stores_of_batch(files, batch_id, files.__getitem__))
+    stores = stores_of_batch(files, batch_id, files.__getitem__)
+    return missing_files([*files, *state], batch_id, stores, is_stateful=False)
 
 
 # Which stores
@@ -111,6 +112,19 @@ def test_logs_come_first() -> None:
     assert missing({path: files[path] for path in files if path != "offsets/2"}, 3) == ["offsets/2"]
     assert missing({path: files[path] for path in files if path != "commits/2"}, 3) == ["commits/2"]
     assert missing({}, 0) == ["metadata", "offsets/0"]
+
+
+def test_a_query_with_state_has_stores_from_its_second_batch_on() -> None:
+    def undescribed(batch_id: int, *described: tuple[str, str | bytes]) -> list[str]:
+        files = workdir(batch_id, *described)
+        stores = stores_of_batch(files, batch_id, files.__getitem__)
+        return missing_files([*files, f"state/0/0/{batch_id}.delta"], batch_id, stores, is_stateful=True)
+
+    assert undescribed(0) == []
+    assert undescribed(1) == undescribed(9) == [UNDESCRIBED]
+    assert undescribed(4, ("state/0/_metadata/v2/4", operator_metadata("default", version="v2"))) == [UNDESCRIBED]
+    one = [(METADATA, operator_metadata("default")), ("state/0/0/_metadata/schema", KEYLESS)]
+    assert undescribed(4, *one) == []
 
 
 # The version of each partition

@@ -69,7 +69,7 @@ def _recover_and_run(prepared: PreparedPipeline, claim: Claim, heartbeat: Heartb
     seen = _observe(definition, claim)
     plan = _plan(seen, prepared)
     _announce(plan, definition.name)
-    snapshotter = _snapshotter(definition, claim)
+    snapshotter = _snapshotter(prepared, claim)
     newest = apply(
         plan,
         seen,
@@ -78,7 +78,8 @@ def _recover_and_run(prepared: PreparedPipeline, claim: Claim, heartbeat: Heartb
         generation=claim.generation,
         snapshotter=snapshotter,
     )
-    check_executors_see(claim.workdir, definition.frame.sparkSession)
+    if warning := check_executors_see(claim.workdir, definition.frame.sparkSession):
+        _tell_warning(definition.name, warning)
     return _run(prepared, plan, claim, snapshotter, newest, heartbeat)
 
 
@@ -120,8 +121,12 @@ def _warn(prepared: PreparedPipeline, *, is_first_start: bool) -> None:
         ),
     ]
     for sentence in told:
-        log.warning("%s: %s", definition.name, sentence, extra={"is_told": True})
-        tell(Notice(definition.name, sentence, "warning"))
+        _tell_warning(definition.name, sentence)
+
+
+def _tell_warning(pipeline: str, sentence: str) -> None:
+    log.warning("%s: %s", pipeline, sentence, extra={"is_told": True})
+    tell(Notice(pipeline, sentence, "warning"))
 
 
 def _newest_unverified(store: CheckpointStore) -> CheckpointManifest | None:
@@ -213,9 +218,11 @@ def _announce(plan: RecoveryPlan, pipeline: str) -> None:
 # 5. Apply: recovery.apply
 
 
-def _snapshotter(definition: PipelineDefinition, claim: Claim) -> WorkdirSnapshotter:
+def _snapshotter(prepared: PreparedPipeline, claim: Claim) -> WorkdirSnapshotter:
+    definition = prepared.definition
     packing = packing_for(definition.frame.sparkSession, definition.access)
-    return WorkdirSnapshotter(claim.workdir, definition.store, packing)
+    is_stateful = bool(prepared.description.state)
+    return WorkdirSnapshotter(claim.workdir, definition.store, packing, is_stateful=is_stateful)
 
 
 # 6. Run

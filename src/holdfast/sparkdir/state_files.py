@@ -23,6 +23,7 @@ VERSIONED = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(delta|snapshot|zip|changel
 _SOURCE_LOG = re.compile(r"(\d+)(\.compact)?")
 _SNAPSHOTS = {"snapshot", "zip"}
 CHECKSUM = ".crc"
+UNDESCRIBED = "state/0/_metadata, the description of the query's state"
 SHARED = ("SSTs", "logs")
 """Folders of a RocksDB store with files that its archives refer to."""
 
@@ -104,14 +105,22 @@ def newest_versions(paths: Iterable[str]) -> dict[str, int]:
     return newest
 
 
-def missing_files(paths: Collection[str], batch_id: int, stores: Iterable[StateStore]) -> list[str]:
-    """What running `batch_id` needs and is not among `paths`: logs, and this version of the stores that it loads."""
+def missing_files(
+    paths: Collection[str], batch_id: int, stores: Collection[StateStore], *, is_stateful: bool
+) -> list[str]:
+    """What running `batch_id` needs and is not among `paths`: logs, and this version of the stores that it loads.
+
+    A query that `is_stateful` has stores from its second batch on: Spark describes every stateful operator with the
+    first batch, whether it has rows or not. Without one, what describes them is lost, and nothing says what else is.
+    """
     wanted = {"metadata", f"offsets/{batch_id}"}
     if batch_id > 0:
         wanted |= {f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"}
     missing = sorted(wanted - set(paths))
     if missing:
         return missing
+    if is_stateful and batch_id > 0 and not stores:
+        return [UNDESCRIBED]
     there: dict[str, set[str | None]] = defaultdict(set)
     for path in paths:
         folder, name = posixpath.split(path)

@@ -21,12 +21,14 @@ from workdir_files import OWNER, HandMade, HdfsState, RocksState
 class Driver:
     """Captures and saves a checkpoint for every batch of a workdir made by hand."""
 
-    def __init__(self, place: StoreUnderTest, root: Path, *, max_retained: int | None = None) -> None:
+    def __init__(
+        self, place: StoreUnderTest, root: Path, *, max_retained: int | None = None, is_stateful: bool = False
+    ) -> None:
         self.place = place
         self.store = place.open(max_retained=max_retained)
         self.made = HandMade(root)
         self.made.begin()
-        self.snapshotter = WorkdirSnapshotter(self.made.workdir, self.store)
+        self.snapshotter = WorkdirSnapshotter(self.made.workdir, self.store, is_stateful=is_stateful)
         self.newest: CheckpointManifest | None = None
 
     def epoch(self, batch_id: int, *states: HdfsState | RocksState) -> Snapshot:

@@ -9,6 +9,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from snapshots import Driver, names_in, restored
@@ -18,11 +19,12 @@ from holdfast.base.steps import observe
 from holdfast.checkpoints import CheckpointBatcher, read_batch
 from holdfast.checkpoints.manifest import HoldfastSection
 from holdfast.errors import Corrupt, HoldfastError
+from holdfast.pipeline.query.description import RECORDED, Description, StatefulOperator
 from holdfast.pipeline.workdir.addresses import ROOT_MARK
 from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.owner import OWNER_FILE
 from holdfast.pipeline.workdir.restore import Completeness, compare, restore
-from holdfast.sparkdir.state_files import files_for_batch
+from holdfast.sparkdir.state_files import UNDESCRIBED, files_for_batch
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
 from places import MemoryPlace
 from workdir_files import OWNER, HandMade, HdfsState, RocksState, archive, commit_log, offset_log, operator_metadata
@@ -127,7 +129,9 @@ def test_what_is_not_needed_may_differ(driver: Driver) -> None:
 # Checkpoints that cannot be restored
 
 
-def planted(place: StoreUnderTest, *batches: Mapping[str, bytes], wal_position: int = 0) -> CheckpointManifest:
+def planted(
+    place: StoreUnderTest, *batches: Mapping[str, bytes], wal_position: int = 0, **runtime: Any
+) -> CheckpointManifest:
     """A checkpoint whose batch objects hold these entries, each object after the other."""
     store = place.open(max_retained=None)
     batcher = CheckpointBatcher(store)
@@ -138,7 +142,7 @@ def planted(place: StoreUnderTest, *batches: Mapping[str, bytes], wal_position: 
         batch = batcher.flush(1)
         assert batch is not None
         objects.append(batch)
-    found = manifest(1, wal_position=wal_position, holdfast=HoldfastSection(batches=objects))
+    found = manifest(1, wal_position=wal_position, holdfast=HoldfastSection(batches=objects, runtime=runtime))
     store.save(found)
     return found
 
@@ -403,3 +407,33 @@ def test_without_state_that_an_operator_has(memory: MemoryPlace, tmp_path: Path)
         restore(LocalWorkdir(tmp_path / "work"), memory.objects, planted(memory, files, wal_position=1), OWNER)
     assert refused.value.code == "checkpoint.incomplete"
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_without_anything_that_describes_the_state(memory: MemoryPlace, tmp_path: Path, has_state: bool) -> None:
+    """The checkpoint says that its query keeps state, so what is missing is not only a description."""
+    state = [StatefulOperator("aggregation")] if has_state else []
+    description = Description(
+        spark="4.1.0",
+        sources=[],
+        plan=[],
+        plan_fingerprint="",
+        state=state,
+        output_mode="update",
+        columns="",
+        sinks={},
+    )
+    files = {
+        "metadata": b"{}",
+        "offsets/0": offset_log().encode(),
+        "offsets/1": offset_log().encode(),
+        "commits/0": commit_log().encode(),
+    }
+    found = planted(memory, files, wal_position=1, **{RECORDED: description.recorded({})})
+    assert Completeness(memory.objects).missing_in(found) == ([UNDESCRIBED] if has_state else [])
+    if has_state:
+        with pytest.raises(Corrupt, match="does not hold state/0/_metadata") as refused:
+            restore(LocalWorkdir(tmp_path / "work"), memory.objects, found, OWNER)
+        assert refused.value.code == "checkpoint.incomplete"
+    else:
+        restore(LocalWorkdir(tmp_path / "work"), memory.objects, found, OWNER)

@@ -342,6 +342,20 @@ def test_state_that_the_metadata_name_is_missed(memory: MemoryPlace, tmp_path: P
     assert found.value.code == "workdir.incomplete"
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_state_that_nothing_describes_any_more_is_missed(memory: MemoryPlace, tmp_path: Path, batch: int) -> None:
+    """Nothing would be demanded then: the state's files might be lost as well."""
+    driver = Driver(memory, tmp_path / "work", is_stateful=True)
+    state = HdfsState(driver.made)
+    for number in range(batch):
+        driver.epoch(number, state)
+    driver.made.remove("state/0/_metadata/metadata")
+    driver.made.plan(batch)
+    with pytest.raises(Corrupt, match="the description of the query's state is not there") as found:
+        driver.snapshotter.snapshot(batch, batch + 1)
+    assert found.value.code == "workdir.incomplete"
+
+
 def test_metadata_of_a_spark_to_come_are_refused(memory: MemoryPlace, tmp_path: Path) -> None:
     driver = Driver(memory, tmp_path / "work")
     driver.made.write("state/0/_metadata/metadata", operator_metadata("default", version="v3"))

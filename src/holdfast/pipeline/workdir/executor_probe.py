@@ -7,14 +7,22 @@ files again as long as they run where they ran before.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 import uuid
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.base.jvm import default_parallelism, executor_count, is_one_process, run_on_executors
+from holdfast.base.jvm import (
+    active_settings,
+    default_parallelism,
+    executor_count,
+    is_one_process,
+    run_on_executors,
+)
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, one_line
 from holdfast.pipeline.workdir.local import LocalWorkdir
@@ -23,9 +31,17 @@ from holdfast.pipeline.workdir.workdir import PROBE, Workdir
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROUNDS = 3
+PATIENCE = 60.0
+"""Seconds after which no executor is waited for any more."""
+LATE = 15.0
+"""Seconds without another executor after which one that is expected, or does not answer, is not waited for any more."""
+SETTLED = 2.0
+"""Seconds without another executor after which all are there, where it is not known how many to expect."""
+POLL = 0.1
 HOLD = 0.2
 """Seconds that a task keeps its core, so that the others go to other executors."""
+_DEFAULT_INSTANCES = 2
+"""Of Spark's on YARN and Kubernetes."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -38,36 +54,96 @@ class Answer(msgspec.Struct, frozen=True):
     """Why the workdir cannot be used from there; None if it can."""
 
 
-def check_executors_see(workdir: Workdir, spark: SparkSession) -> None:
+class RollCall(msgspec.Struct, frozen=True):
+    """Which executors there are, and how many have answered."""
+
+    hosts: Collection[str]
+    """Of those that have answered, one for each."""
+    registered: int
+    expected: int | None
+    """None if Spark's settings do not say."""
+
+    def is_over(self, waited: float, quiet: float) -> bool:
+        """Whether to wait no longer, `waited` seconds after the beginning and `quiet` after the last executor came."""
+        is_one_missing = len(self.hosts) < max(self.registered, self.expected or 1)
+        limit = LATE if is_one_missing else 0.0 if self.expected is not None else SETTLED
+        return waited >= PATIENCE or quiet >= limit
+
+    def warning(self) -> str | None:
+        """Who was not asked, in words; None if every executor has answered."""
+        silent = max(self.registered - len(self.hosts), 0)
+        absent = max((self.expected or 0) - self.registered, 0)
+        if not silent and not absent:
+            return None
+        parts = [f"{_count(silent, 'executor')} did not answer"] if silent else []
+        parts += [f"{_count(absent, 'executor')} of {self.expected} had not come yet"] if absent else []
+        hosts = ", ".join(sorted(set(self.hosts))) or "none"
+        return (
+            f"Not every executor was asked whether it sees the workdir: {' and '.join(parts)}. Those that answered see "
+            f"it (on {hosts}). State that another one keeps elsewhere will fail its epoch."
+        )
+
+
+def expected_executors(settings: Mapping[str, str]) -> int | None:
+    """How many executors an application gets by its settings; None if they do not say. Pure.
+
+    They do not say where executors come and go with the work, and where each worker of a standalone cluster starts one.
+    """
+    if settings.get("spark.dynamicAllocation.enabled", "").lower() == "true":
+        return None
+    master = settings.get("spark.master", "")
+    if workers := re.match(r"local-cluster\[\s*(\d+)", master):
+        return int(workers[1])
+    instances = _number(settings.get("spark.executor.instances"))
+    if instances is None and master.startswith(("yarn", "k8s:")):
+        return _DEFAULT_INSTANCES
+    limit, each = _number(settings.get("spark.cores.max")), _number(settings.get("spark.executor.cores"))
+    if instances is None and limit and each and master.startswith("spark:"):
+        return limit // each
+    return instances
+
+
+def check_executors_see(workdir: Workdir, spark: SparkSession) -> str | None:
     """`Invalid` if an executor cannot read what the driver writes into the workdir, or the driver not what it writes.
 
-    One small job, on clusters only. Does not guarantee anything about executors that come later: the snapshot of each
-    epoch refuses state that is missing.
+    Small jobs, on clusters only, until every executor has answered that has registered or that Spark's settings
+    promise, for a bounded time. Returns a warning, in words, if not all have; None if they have.
+    Does not guarantee anything about executors that come later: the snapshot of each epoch refuses state that is
+    missing.
     """
     if is_one_process(spark) or not isinstance(workdir, LocalWorkdir):
-        return
+        return None
     with step("workdir.probe"):
         probe = workdir.path / f"{PROBE}{uuid.uuid4().hex}"
         probe.mkdir()
         try:
             (probe / "driver").write_text(probe.name)
-            _ask(_Probe(str(probe)), workdir, spark)
+            return _ask(_Probe(str(probe)), workdir, spark).warning()
         finally:
             workdir.remove_probes()
 
 
-def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> None:
-    """Run rounds of tasks until every executor has answered, or for as many rounds as are reasonable."""
-    answered: set[tuple[str, int]] = set()
-    for _ in range(ROUNDS):
-        tasks = max(default_parallelism(spark), executor_count(spark))
-        for answer in _run(probe, tasks, workdir, spark):
-            problem = answer.problem or probe.problem_with(answer)
-            if problem is not None:
-                raise _not_shared(workdir, answer.host, problem)
-            answered.add((answer.host, answer.executor))
-        if len(answered) >= executor_count(spark):
-            return
+def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> RollCall:
+    """Run rounds of tasks, as long as there are executors that have not answered or may still come."""
+    expected = expected_executors(active_settings())
+    answered: dict[tuple[str, int], str] = {}
+    registered = 0
+    began = changed = time.monotonic()
+    while True:
+        if len(answered) < max(executor_count(spark), 1):
+            tasks = max(default_parallelism(spark), executor_count(spark))
+            for answer in _run(probe, tasks, workdir, spark):
+                problem = answer.problem or probe.problem_with(answer)
+                if problem is not None:
+                    raise _not_shared(workdir, answer.host, problem)
+                answered[answer.host, answer.executor] = answer.host
+        now = time.monotonic()
+        if executor_count(spark) != registered:
+            registered, changed = executor_count(spark), now
+        call = RollCall(list(answered.values()), registered, expected)
+        if call.is_over(now - began, now - changed):
+            return call
+        time.sleep(POLL)
 
 
 def _run(probe: _Probe, tasks: int, workdir: Workdir, spark: SparkSession) -> list[Answer]:
@@ -116,6 +192,14 @@ class _Probe:
         """Why the driver does not see what an executor wrote; None if it does."""
         there = os.path.exists(os.path.join(self._folder, _name(answer.host, answer.executor)))
         return None if there else "the driver does not see what it wrote there"
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _name(host: str, executor: int) -> str:

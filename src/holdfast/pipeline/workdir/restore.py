@@ -17,6 +17,7 @@ from holdfast.base.steps import step
 from holdfast.checkpoints.batch_format import Batch
 from holdfast.checkpoints.manifest import BatchEntry, BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.pipeline.query.description import recorded_description
 from holdfast.pipeline.workdir.addresses import read_part, to_local
 from holdfast.pipeline.workdir.entries import Entries, Part, joined, live_entries, part_of_entry
 from holdfast.pipeline.workdir.owner import WorkdirOwner
@@ -125,7 +126,7 @@ class Completeness:
                     names[part.path] = needed
         files = _files(manifest, found, lambda path: _known_names(names[path]))
         stores = stores_of_batch(files, manifest.wal_position, contents.__getitem__)
-        return missing_files(files, manifest.wal_position, stores)
+        return missing_files(files, manifest.wal_position, stores, is_stateful=_is_stateful(manifest))
 
 
 def _fill(root: Directory, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> dict[str, Entries]:
@@ -140,7 +141,8 @@ def _fill(root: Directory, workdir: Workdir, objects: ObjectStore, manifest: Che
         root.remove(path)  # of an object that is kept for some of its files
     for path in [path for path, entries in files.items() if len(entries) > 1 and not isinstance(root, TakesParts)]:
         root.write_stream(path, filling.parts_of(files[path]))
-    missing = missing_files(files, manifest.wal_position, stores_of_batch(files, manifest.wal_position, root.read))
+    stores = stores_of_batch(files, manifest.wal_position, root.read)
+    missing = missing_files(files, manifest.wal_position, stores, is_stateful=_is_stateful(manifest))
     if missing:
         raise Corrupt(
             f"Checkpoint {manifest.checkpoint_id} does not hold {missing[0]}; Spark cannot resume without it.",
@@ -165,6 +167,12 @@ def _files(manifest: CheckpointManifest, found: Found, referred: ReferredNames) 
 def _records_live(manifest: CheckpointManifest) -> bool:
     """Whether a checkpoint says itself which entries count, so that no archive has to be looked into."""
     return not isinstance(manifest.own.live, UnsetType)
+
+
+def _is_stateful(manifest: CheckpointManifest) -> bool:
+    """Whether the query of a checkpoint keeps state, as far as it was recorded."""
+    description = recorded_description(manifest.own.runtime)
+    return description is not None and bool(description.state)
 
 
 def _is_archive(path: str) -> bool:

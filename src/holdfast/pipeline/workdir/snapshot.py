@@ -92,9 +92,15 @@ def choose_compaction(locations: Mapping[str, FileLocation], new_bytes: int) -> 
 
 
 class WorkdirSnapshotter:
-    """Takes snapshots of one workdir, and knows which of its files the store has already."""
+    """Takes snapshots of one workdir, and knows which of its files the store has already.
 
-    def __init__(self, workdir: Workdir, store: CheckpointStore, pack: Packing | None = None) -> None:
+    `is_stateful` says whether the query keeps state: then a snapshot without any state is not whole.
+    """
+
+    def __init__(
+        self, workdir: Workdir, store: CheckpointStore, pack: Packing | None = None, *, is_stateful: bool = False
+    ) -> None:
+        self._is_stateful = is_stateful
         self._workdir = workdir
         self._store = store
         self._pack = pack or pack_on_driver
@@ -216,9 +222,9 @@ class WorkdirSnapshotter:
             new_bytes=new_bytes,
         )
 
-    def _check_complete(self, needed: Collection[str], batch_id: int, stores: Iterable[StateStore]) -> None:
+    def _check_complete(self, needed: Collection[str], batch_id: int, stores: Collection[StateStore]) -> None:
         """`Corrupt` if a file is missing: an incomplete checkpoint is worse than none, because it would be trusted."""
-        missing = missing_files(needed, batch_id, stores)
+        missing = missing_files(needed, batch_id, stores, is_stateful=self._is_stateful)
         before, now = newest_versions(self._held), newest_versions(needed)
         missing += sorted(
             store for store, version in before.items() if version == batch_id - 1 and now.get(store) != batch_id

@@ -1,0 +1,115 @@
+"""Who is asked whether it sees the workdir, how long a start waits for executors, and what it says of the others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.pipeline.workdir import executor_probe
+from holdfast.pipeline.workdir.executor_probe import (
+    LATE,
+    PATIENCE,
+    SETTLED,
+    RollCall,
+    check_executors_see,
+    expected_executors,
+)
+from holdfast.pipeline.workdir.workdir import Workdir
+
+STANDALONE = {"spark.master": "spark://host:7077"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"spark.master": "local-cluster[3,1,1024]"}, 3),
+        ({"spark.master": "yarn"}, 2),
+        ({"spark.master": "yarn", "spark.executor.instances": "7"}, 7),
+        ({"spark.master": "k8s://https://host:443"}, 2),
+        (STANDALONE, None),
+        (STANDALONE | {"spark.cores.max": "8"}, None),
+        (STANDALONE | {"spark.cores.max": "8", "spark.executor.cores": "3"}, 2),
+        (STANDALONE | {"spark.executor.instances": "5", "spark.cores.max": "8", "spark.executor.cores": "2"}, 5),
+        ({"spark.master": "yarn", "spark.executor.instances": "7", "spark.dynamicAllocation.enabled": "true"}, None),
+        ({"spark.master": "yarn", "spark.executor.instances": "many"}, 2),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_how_many_executors_the_settings_promise(settings: dict[str, str], expected: int | None) -> None:
+    assert expected_executors(settings) == expected
+
+
+def call(answered: int, registered: int, expected: int | None = None) -> RollCall:
+    return RollCall([f"host-{number}" for number in range(answered)], registered, expected)
+
+
+@pytest.mark.parametrize(
+    ("roll", "quiet", "is_over"),
+    [
+        (call(2, 2, expected=2), 0.0, True),
+        (call(1, 1, expected=2), LATE - 0.1, False),  # one is still to come
+        (call(1, 1, expected=2), LATE, True),
+        (call(1, 2, expected=2), LATE - 0.1, False),  # one does not answer
+        (call(1, 2, expected=2), LATE, True),
+        (call(2, 2), SETTLED - 0.1, False),  # another may come
+        (call(2, 2), SETTLED, True),
+        (call(1, 2), SETTLED, False),
+        (call(0, 0), SETTLED, False),
+        (call(3, 3, expected=2), 0.0, True),
+    ],
+    ids=str,
+)
+def test_how_long_executors_are_waited_for(roll: RollCall, quiet: float, is_over: bool) -> None:
+    assert roll.is_over(quiet, quiet) is is_over
+    assert roll.is_over(PATIENCE, 0.0)  # where executors come and go for ever
+
+
+def test_nothing_to_say_when_all_have_answered() -> None:
+    assert call(2, 2, expected=2).warning() is None
+    assert call(2, 2).warning() is None
+
+
+def test_executors_that_were_not_asked_are_counted() -> None:
+    silent = RollCall(["b", "a", "a"], 4, None).warning()
+    assert silent is not None
+    assert "1 executor did not answer. Those that answered see it (on a, b)." in silent
+    absent = call(1, 1, expected=3).warning()
+    assert absent is not None
+    assert "2 executors of 3 had not come yet. Those that answered see it (on host-0)." in absent
+    both = call(0, 1, expected=2).warning()
+    assert both is not None
+    assert "1 executor did not answer and 1 executor of 2 had not come yet." in both
+
+
+# Asking
+
+
+def test_an_executor_that_never_answers_does_not_hold_a_start_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two have registered, and all tasks go to one of them."""
+    rounds = []
+
+    def run(_: object, probe: Callable[[int], Any], tasks: list[int]) -> list[Any]:
+        rounds.append(len(tasks))
+        return [probe(task) for task in tasks]
+
+    monkeypatch.setattr(executor_probe, "LATE", 0.5)
+    monkeypatch.setattr(executor_probe, "HOLD", 0.0)
+    monkeypatch.setattr(executor_probe, "active_settings", dict)
+    monkeypatch.setattr(executor_probe, "is_one_process", lambda _: False)
+    monkeypatch.setattr(executor_probe, "executor_count", lambda _: 2)
+    monkeypatch.setattr(executor_probe, "default_parallelism", lambda _: 4)
+    monkeypatch.setattr(executor_probe, "run_on_executors", run)
+    spark: Any = None
+    said = check_executors_see(Workdir(tmp_path), spark)
+    assert said is not None
+    assert f"1 executor did not answer. Those that answered see it (on {socket.gethostname()})." in said
+    assert set(rounds) == {4}
+    assert len(rounds) > 1
+    assert list(tmp_path.iterdir()) == []
