@@ -54,6 +54,17 @@ def test_sweeps_cost_less_than_a_request_per_save() -> None:
     assert len(calls) < SWEEP_EVERY
 
 
+def test_sweeps_cost_two_requests_per_save_at_most_where_every_checkpoint_stays() -> None:
+    store = open_store("memory://", max_retained=None)
+    store.save(manifest(1))
+    calls = counted(store)
+    for number in range(2, 10 * SWEEP_EVERY):
+        store.save(manifest(number))
+    assert calls.count("list") == 8, "two folders, at 100, 200, 400 and 800"
+    assert calls.count("read") == 1500
+    assert len(store.list_ids()) == 10 * SWEEP_EVERY - 1
+
+
 def test_keeping_by_age_costs_no_more_with_many_checkpoints() -> None:
     now = [CREATED_MS / 1000]
     store = open_store("memory://", keep="7d", clock=lambda: now[0])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoints.retention import (
     THINNING,
     CheckpointRefs,
+    has_doubled,
     is_due,
     kept_by_age,
     needed_ancestors,
@@ -207,3 +208,23 @@ def test_of_consecutive_ids_only_the_one_before_is_looked_at() -> None:
     assert is_due(10_100, Kept(range(1, 10_101)), 100) is False
     assert is_due(10_200, Kept(range(1, 10_201)), 100) is False
     assert is_due(10_200, Kept(range(10_150, 10_201)), 100) is True
+
+
+@pytest.mark.parametrize(
+    ("before", "number", "expected"),
+    [
+        (0, 1, False),
+        (98, 99, False),
+        (99, 100, True),
+        (100, 101, False),
+        (199, 200, True),
+        (299, 300, False),  # 300 to read, and 200 were read a hundred ago
+        (399, 400, True),
+        (12_799, 12_800, True),
+        (12_800, 25_599, False),
+        (98, 105, True),  # ids may have gaps
+        (105, 98, False),  # and be saved in any order
+    ],
+)
+def test_what_is_due_when_the_checkpoints_have_doubled(before: int, number: int, expected: bool) -> None:
+    assert has_doubled(before, number, 100) is expected

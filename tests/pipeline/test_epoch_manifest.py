@@ -61,13 +61,14 @@ def test_every_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sources", "watermark", "expected"),
-    [(["orders"], 1234, {"orders": 1234}), (["orders"], None, {}), (["orders", "clicks"], 1234, {})],
+    ("source", "watermark", "expected"),
+    [("orders", 1234, {"orders": 1234}), ("clicks", 1234, {"clicks": 1234}), ("orders", None, {}), (None, 1234, {})],
 )
-def test_the_watermark_of_a_source_is_known_if_it_is_the_only_one(
-    sources: list[str], watermark: int | None, expected: dict[str, int]
+def test_the_watermark_of_a_source_is_known_if_no_other_has_one(
+    source: str | None, watermark: int | None, expected: dict[str, int]
 ) -> None:
-    facts = epoch_facts(8, sources={name: ConnectorCheckpoint({"0": "5"}, 8) for name in sources}, watermark=watermark)
+    sources = {name: ConnectorCheckpoint({"0": "5"}, 8) for name in ("orders", "clicks")}
+    facts = epoch_facts(8, sources=sources, watermark=watermark, watermark_source=source)
     assert made(facts=facts)[0].source_watermarks == expected
 
 

@@ -157,3 +157,30 @@ def test_two_sources_side_by_side(place: Place, spark: SparkSession, tmp_path: P
         assert ticks >= count
         assert place.values == sorted([*range(ticks), *range(count)])
         place.lose_workdir()
+
+
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [({"orders"}, "orders"), ({"clicks"}, "clicks"), ({"orders", "clicks"}, None)],
+    ids=["the first", "the second", "both"],
+)
+def test_the_watermark_of_one_source_among_several(
+    spark: SparkSession, tmp_path: Path, late: set[str], expected: str | None
+) -> None:
+    place = Place(tmp_path)
+    ends = {"orders": 1_767_225_600, "clicks": 1_767_229_200}
+    frames = {}
+    for name, end in ends.items():
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            (tmp_path / name / f"{number}.json").write_text(f'{{"value":{number},"at":{end + number}}}\n')
+        reader = spark.readStream.schema("value bigint, at timestamp").option("maxFilesPerTrigger", 1)
+        frame = reader.json(str(tmp_path / name))
+        frames[name] = frame.withWatermark("at", "10 seconds") if name in late else frame
+    place.run(**frames)
+    newest = holdfast.open_store(tmp_path / "store").load_latest()
+    assert newest is not None
+    lowest = min(ends[name] for name in late)
+    assert newest.watermark is not None
+    assert lowest - 10 < newest.watermark / 1000 <= lowest + 2 - 10
+    assert newest.source_watermarks == ({expected: newest.watermark} if expected else {})

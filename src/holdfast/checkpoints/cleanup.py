@@ -23,6 +23,7 @@ from holdfast.checkpoints.retention import (
     CheckpointRefs,
     Orphan,
     find_orphans,
+    has_doubled,
     is_due,
     kept_by_age,
     needed_ancestors,
@@ -83,6 +84,8 @@ class Cleanup:
         self._clock = clock
         self._ids: set[int] | None = None
         self._newest = 0
+        self._saved: tuple[int, int] = (-1, -1)
+        """The last two checkpoints of this handle; -1 before there are any."""
         self._refs: dict[int, CheckpointRefs] = {}
         self._unchecked: dict[int, CheckpointRefs] = {}
         """Read from manifests, without a look at their objects: enough for all but the newest."""
@@ -94,6 +97,8 @@ class Cleanup:
     def remember(self, manifest: CheckpointManifest) -> None:
         """Note a checkpoint that this handle has just written."""
         self._durable.add(manifest.checkpoint_id)
+        if manifest.checkpoint_id != self._saved[1]:
+            self._saved = self._saved[1], manifest.checkpoint_id
         self.newest_objects = frozenset(batch.key for batch in manifest.needed_batches)
         if self._ids is None:
             self._forget_all_but_chain(manifest)
@@ -132,6 +137,12 @@ class Cleanup:
         if not self._catalog.objects.visible_is_durable:
             self.can_build_on(checkpoint_id)
 
+    def sweep_if_doubled(self, saved: CheckpointManifest) -> None:
+        """Without retention: sweep orphans after `saved`, now and then, the rarer the more checkpoints there are."""
+        before = self._saved[0] if self._saved[0] >= 0 else saved.checkpoint_id - 1
+        if saved.is_settled and has_doubled(before, saved.checkpoint_id, SWEEP_EVERY):
+            self._sweep()
+
     def retain(self, keep: int, age: float | None, saved: CheckpointManifest) -> None:
         """Apply retention after `saved` was written. Lists only on the first call, or after a gap in the ids.
 
@@ -150,7 +161,10 @@ class Cleanup:
         elif age is None and len(ids) > keep:
             self._remove(self._removals(removable(list(ids), self._look, keep)))
         if is_sweep_due:
-            self._delete_orphans(self._orphans(max(self.grace, SWEEP_GRACE), abandoned=False))
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._delete_orphans(self._orphans(max(self.grace, SWEEP_GRACE), abandoned=False))
 
     def _young(self, ids: list[int], age: float) -> set[int]:
         """The checkpoints that stay because of their age. One that cannot be read or owes a sink does not."""

@@ -416,5 +416,7 @@ class CheckpointStore:
             self._cleanup.remember(manifest)
             if self.max_retained:
                 self._cleanup.retain(self.max_retained, self._keep, manifest)
+            else:
+                self._cleanup.sweep_if_doubled(manifest)
         except HoldfastError as error:
-            log.warning("old checkpoints were not removed and will be tried again with the next save: %s", error)
+            log.warning("old checkpoints or orphans were not removed; a later save tries again: %s", error)

@@ -47,6 +47,8 @@ class EpochFacts(msgspec.Struct, frozen=True):
     runtime: dict[str, Any]
     positions: dict[str, str | None] = {}
     """Per source the end offset of this batch, as text from Spark's log."""
+    watermark_source: str | None = None
+    """The source whose watermark `watermark` is; None if no source has one, or several have."""
 
 
 def read_epoch_facts(
@@ -63,6 +65,7 @@ def read_epoch_facts(
     `last_epoch` is a summary of the epoch before, recorded with this one. `Corrupt` if the log cannot be read.
     """
     definition, sources = prepared.definition, prepared.query.sources
+    marked = prepared.query.watermark_source
     planned = spark_checkpoint.planned(batch_id)
     before = spark_checkpoint.planned(batch_id - 1) if batch_id > 0 else None
     _check_sources(planned, len(sources), batch_id)
@@ -85,6 +88,7 @@ def read_epoch_facts(
         },
         positions={source.name: end for source, end in zip(sources, planned.ends, strict=True)},
         watermark=planned.watermark_ms or None,
+        watermark_source=None if marked is None else sources[marked].name,
         pipeline_hash=prepared.pipeline_hash,
         workdir=definition.workdir.address,
         vnode_count=min(max(partitions, 1), 0xFFFF),
@@ -170,8 +174,8 @@ def epoch_manifest(
 
 
 def _source_watermarks(facts: EpochFacts) -> dict[str, int]:
-    """The watermark of a query's only source. Of several, Spark records nothing but the one that it uses for all."""
-    return dict.fromkeys(facts.sources, facts.watermark) if facts.watermark and len(facts.sources) == 1 else {}
+    """The watermark of the only source that has one. Of several, Spark records nothing but the one it uses for all."""
+    return {facts.watermark_source: facts.watermark} if facts.watermark_source and facts.watermark else {}
 
 
 def with_statuses(manifest: CheckpointManifest, outcomes: Mapping[str, SinkStatus]) -> CheckpointManifest:

@@ -106,6 +106,8 @@ def test_watermarks_are_times_for_people_and_milliseconds_for_programs(run, tmp_
     assert (found["watermark"], found["source_watermarks"]["clicks"]) == (NOW, NOW + 60_000)
     made.run_epoch(2, source_watermarks={"orders": NOW})
     assert "Watermarks" not in run("show", made.root).out  # said already
+    made.run_epoch(3, source_watermarks={"orders": NOW}, source_names=["clicks", "orders"])
+    assert "Watermarks" in run("show", made.root).out  # of one source among several
 
 
 def test_offsets_of_another_epoch_are_marked(run, tmp_path):

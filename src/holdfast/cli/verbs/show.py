@@ -148,7 +148,8 @@ def _sections(manifest: CheckpointManifest, now_ms: int) -> Iterator[Section]:
     yield _offsets("Reference tables", ("TABLE", "KEY", "VERSION"), manifest.table_offsets, manifest.epoch)
     yield _sinks(manifest)
     yield "Operators", ("OPERATOR", "SIZE", "WHERE"), list(_operators(manifest)), (1,)
-    differing = set(manifest.source_watermarks.values()) != {manifest.watermark}
+    is_of_all = set(manifest.source_watermarks) == set(manifest.source_names)
+    differing = not is_of_all or set(manifest.source_watermarks.values()) != {manifest.watermark}
     marks = sorted(manifest.source_watermarks.items()) if differing else []
     yield "Watermarks", ("SOURCE", "WATERMARK"), [(name, format.watermark(mark, now_ms)) for name, mark in marks], ()
     batches = [

@@ -20,7 +20,9 @@ from holdfast.pipeline.query.plan_reader import (
     read_leaf,
     read_nodes,
     read_state,
+    read_watermarks,
     streaming_leaves,
+    watermark_source,
 )
 from holdfast.pipeline.query.plan_text import normalised
 
@@ -40,6 +42,8 @@ class Query(msgspec.Struct, frozen=True):
     state: list[StatefulOperator]
     settings: dict[str, str]
     is_deterministic: bool
+    watermark_source: int | None = None
+    """The place of the source whose watermark the query's is; None if no source has one, or several have."""
 
 
 def check_frame(frame: DataFrame) -> None:
@@ -82,6 +86,7 @@ def describe_query(frame: DataFrame, named: Mapping[str, DataFrame]) -> Query:
         _state(frame),
         session_settings(frame.sparkSession, PINNED),
         is_deterministic(plan),
+        watermark_source(read_watermarks(plan)),
     )
 
 

@@ -14,6 +14,7 @@ from holdfast.pipeline.query.plan_text import fingerprint, without_ids, without_
 ALL_FIELDS = 2**31 - 1
 _NAMES_ONLY = ("SubqueryAlias", "View")
 """Operators that only give names to what is below them."""
+_WATERMARK = "EventTimeWatermark"
 _KINDS = {
     "Aggregate": "aggregation",
     "Deduplicate": "deduplication",
@@ -93,6 +94,35 @@ def read_state(plan: Any) -> list[StatefulOperator]:
     The optimised one: an aggregate that nothing reads, or a column that a join need not keep, is not in the state.
     """
     return [_state_of(node) for node, _ in _operators(plan, 0) if _is_stateful(node)]
+
+
+def read_watermarks(plan: Any) -> list[list[int]]:
+    """Of each watermark in the analysed plan the sources below it, by their places among `streaming_leaves`."""
+    found: list[list[int]] = []
+    _places(plan, 0, found)
+    return found
+
+
+def watermark_source(watermarks: list[list[int]]) -> int | None:
+    """The only source that any watermark is made of, so that the query's watermark is its own. Pure.
+
+    None if there is none. None, too, if there are several: Spark tells their lowest (or highest), and no source's own.
+    """
+    sources = {place for below in watermarks for place in below}
+    return sources.pop() if len(sources) == 1 else None
+
+
+def _places(node: Any, first: int, watermarks: list[list[int]]) -> list[int]:
+    """The places of the sources below a node, the first of which has the place `first`; notes those of watermarks."""
+    if not node.isStreaming():
+        return []
+    children = _each(node.children())
+    below: list[int] = [] if children else [first]
+    for child in children:
+        below += _places(child, first + len(below), watermarks)
+    if _class(node) == _WATERMARK:
+        watermarks.append(below)
+    return below
 
 
 def _operators(node: Any, depth: int) -> Iterator[tuple[Any, int]]:

@@ -282,6 +282,17 @@ class CleaningConformance(StoreUnderTest):
         assert self.open().list_ids() == [99, 100]
         assert all(self.open().validate_checkpoint(number).valid for number in (99, 100))
 
+    def test_saving_sweeps_orphans_where_every_checkpoint_stays(self) -> None:
+        self.open().save_state_data(7, [b"orphan"])
+        store = self.open_later(max_retained=None)
+        for number in range(97, 100):
+            store.save(manifest(number))
+        store.save(pending(100))
+        assert self.sidecar_key(7) in self.all_keys(), "no sink waits for a sweep"
+        store.update_manifest(settled(pending(100)))
+        assert self.sidecar_key(7) not in self.all_keys()
+        assert self.open().list_ids() == [97, 98, 99, 100]
+
     def test_saving_leaves_alone_what_others_are_writing(self) -> None:
         writer = self.open()
         writer.save_state_data(102, [b"in flight"])
