@@ -18,7 +18,7 @@ from holdfast.pipeline.workdir.executor_probe import (
     check_executors_see,
     expected_executors,
 )
-from holdfast.pipeline.workdir.workdir import Workdir
+from holdfast.pipeline.workdir.local import LocalWorkdir
 
 STANDALONE = {"spark.master": "spark://host:7077"}
 
@@ -107,7 +107,7 @@ def test_an_executor_that_never_answers_does_not_hold_a_start_for_ever(
     monkeypatch.setattr(executor_probe, "default_parallelism", lambda _: 4)
     monkeypatch.setattr(executor_probe, "run_on_executors", run)
     spark: Any = None
-    said = check_executors_see(Workdir(tmp_path), spark)
+    said = check_executors_see(LocalWorkdir(tmp_path), spark)
     assert said is not None
     assert f"1 executor did not answer. Those that answered see it (on {socket.gethostname()})." in said
     assert set(rounds) == {4}
