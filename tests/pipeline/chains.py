@@ -94,8 +94,13 @@ def moments(names: Sequence[str], phases: Mapping[str, Phase], since: StepEvent 
     return found
 
 
-SO_FAR = {"revenue": check_sinks_so_far, "indexed": check_index_so_far}
-AT_THE_END = {"revenue": check_sinks_at_the_end, "indexed": check_index_at_the_end, "luck": check_luck}
+SO_FAR = {"revenue": check_sinks_so_far, "remote": check_sinks_so_far, "indexed": check_index_so_far}
+AT_THE_END = {
+    "revenue": check_sinks_at_the_end,
+    "remote": check_sinks_at_the_end,
+    "indexed": check_index_at_the_end,
+    "luck": check_luck,
+}
 """What to hold against the sinks of a pipeline, by what it does."""
 
 
@@ -131,6 +136,8 @@ class Fleet:
             self._live(dying)
 
     def lose_workdir(self, name: str) -> None:
+        if self._kinds[name].work == "remote":
+            return  # it is as good as lost: its place is not used again after a death
         shutil.rmtree(self.root(name) / "store" / "workdir")
 
     def end(self) -> None:

@@ -19,11 +19,15 @@ from deltalake import DeltaTable
 
 import holdfast
 from holdfast.errors import NotFound
+from holdfast.storage.objects import open_objects
+from servers.s3 import options_for
 
 SCHEMA = "shop string, amount long, at timestamp"
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 INDEX_NAMED = "index-url"
 """The file that has the address of a pipeline's index."""
+BUCKET_NAMED = "bucket.json"
+"""The file that says in which bucket a pipeline has its checkpoints and its workdir."""
 LATE_AFTER = 120
 """Seconds that the watermark trails behind."""
 FIRST_MINUTE = 10
@@ -190,12 +194,28 @@ def check_nothing_is_left_over(root: Path, *, was_taken_over: bool = False) -> N
     """
     assert not (root / "files" / "_staging").exists()
     assert not (root / "table" / "_holdfast_staging").exists()
+    if (root / BUCKET_NAMED).exists():
+        check_place_on_s3(root)
+        return
     workdir = root / "store" / "workdir"
     links = [path for path in workdir.parent.glob(f".{workdir.name}.spark-*") if path.is_symlink()]
     assert len(links) == 1
     left = {path.name for path in workdir.parent.glob(f".{workdir.name}.*")} - {path.name for path in links}
     assert all(was_taken_over and name.startswith(f".{workdir.name}.spark-") for name in left), left
-    store = holdfast.open_store(root / "store")
+    check_store(holdfast.open_store(root / "store"))
+
+
+def check_place_on_s3(root: Path) -> None:
+    """Only the last driver's place is left; and as `check_nothing_is_left_over`."""
+    at = json.loads((root / BUCKET_NAMED).read_text())
+    options = options_for(at["endpoint"])
+    left = open_objects(f"s3://{at['bucket']}/workdir", options=options).list("")
+    assert len({info.key.partition("/")[0] for info in left}) == 1, "places of drivers that are gone were removed"
+    check_store(holdfast.open_store(f"s3://{at['bucket']}/store", options=options))
+
+
+def check_store(store: holdfast.CheckpointStore) -> None:
+    """Every checkpoint is valid, the newest one is committed everywhere, and nothing belongs to no checkpoint."""
     ids = store.list_ids()
     assert ids
     for number in ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orders import BEGIN, INDEX_NAMED, LATE_AFTER, SCHEMA
+from orders import BEGIN, BUCKET_NAMED, INDEX_NAMED, LATE_AFTER, SCHEMA
 
 from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError
@@ -18,7 +19,7 @@ from holdfast.pipeline.workdir import executor_probe, pack
 from holdfast.sinks import DeltaSink, FileSink, IndexSink
 from holdfast.spark import EpochReport, Pipeline, watch
 from holdfast.testing.faults.crash import Acknowledge
-from sparks import FILE_MANAGERS, QUICK_START, java_options, make_session
+from sparks import FILE_MANAGERS, QUICK_START, java_options, make_session, reach_bucket
 
 _ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -94,6 +95,19 @@ def revenue_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[P
     return pipeline, frame
 
 
+def remote_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
+    """Revenue per shop and minute, with checkpoints and workdir in the bucket that a file there names."""
+    at = json.loads((place / BUCKET_NAMED).read_text())
+    reach_bucket(spark, at["bucket"], at["endpoint"])
+    spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")  # which is chosen for such workdirs
+    pipeline = Pipeline(name, checkpoints=f"s3://{at['bucket']}/store", workdir=f"s3a://{at['bucket']}/workdir")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    frame = revenue_of(pipeline.source("orders", stream))
+    pipeline.sink("files", FileSink(place / "files"))
+    pipeline.sink("table", DeltaSink(place / "table", key=["shop", "minute"]))
+    return pipeline, frame
+
+
 def luck_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
     """The same with a column that is another each time it is computed, appended to files and to a Delta table."""
     from pyspark.sql import functions
@@ -134,7 +148,7 @@ def indexed_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[P
     return pipeline, frame
 
 
-PIPELINES = {"revenue": revenue_pipeline, "luck": luck_pipeline, "indexed": indexed_pipeline}
+PIPELINES = {"revenue": revenue_pipeline, "remote": remote_pipeline, "luck": luck_pipeline, "indexed": indexed_pipeline}
 
 
 def alone(

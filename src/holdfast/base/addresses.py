@@ -28,6 +28,9 @@ CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 
 _KV_SCHEMES = ("sqlite", "rocksdb", "redis", "rediss", "valkey", "valkeys", "postgresql", "postgres", "memory", "file")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two letters at least: C:/ is a drive
+_CONTAINER_FIRST = ("abfs", "abfss")
+"""Schemes with a container, not a user, before the @."""
+
 _UNFIT_FOR_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME = 200
 
@@ -184,7 +187,9 @@ def without_secrets(address: str) -> str:
         return address
     rest = re.split(r"[?#]", rest, maxsplit=1)[0]
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    if scheme.lower() not in _CONTAINER_FIRST or ":" in host.rpartition("@")[0]:
+        host = host.rpartition("@")[2]
+    return f"{scheme}://{host}{slash}{path}"
 
 
 def state_home(kind: str, name: str) -> Path:
