@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from orders import (
 )
 
 import holdfast
+from holdfast.checkpoints.lease import current
 from holdfast.testing.faults.crash import kill_at
 from servers.spark_cluster import spark_cluster
 
@@ -85,6 +87,25 @@ def test_executors_that_do_not_share_the_workdir_are_refused_at_the_start(tmp_pa
     assert said.startswith("workdir.not-shared: The executor on ")
     assert holdfast.open_store(root / "store").list_ids() == []
     assert not list((root / "store" / "workdir").glob(".holdfast-probe-*"))
+
+
+def test_executors_with_another_release_are_refused_at_the_start(tmp_path: Path) -> None:
+    write_orders(tmp_path / "orders", make_orders(2))
+    other = tmp_path / "other"
+    shutil.copytree(Path(holdfast.__file__).parent, other / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    (other / "holdfast/base/version.py").write_text('VERSION = "0.0.9"\n')
+    ended = kill_at(
+        f"{HERE / 'works.py'}:with_another_release",
+        NEVER,
+        timeout=200.0,
+        root=str(tmp_path / "pipelines"),
+        orders=str(tmp_path / "orders"),
+        path=str(other),
+    )
+    [said] = ended.acknowledged
+    assert said.startswith("executor.version: The executor on ")
+    assert f"has Holdfast 0.0.9, and the driver {holdfast.__version__}." in said
+    assert current(holdfast.open_store(tmp_path / "pipelines/store").objects) is None  # no driver was fenced
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 from orders import BEGIN, BUCKET_NAMED, INDEX_NAMED, LATE_AFTER, SCHEMA
 
+import holdfast
 from holdfast.base.steps import observe
 from holdfast.errors import HoldfastError
 from holdfast.pipeline.workdir import executor_probe, pack
@@ -56,6 +57,8 @@ class Session:
             import pyspark
 
             settings["spark.executor.extraJavaOptions"] = java_options()
+            # The tree under test, also where PYTHONPATH is relative: executors run in folders of their own.
+            settings.setdefault("spark.executorEnv.PYTHONPATH", str(Path(holdfast.__file__).parents[1]))
             os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)  # its workers start executors from there
         self.spark = make_session(root / "spark", master=master, **(PROVIDERS[provider] | RESTLESS | settings))
 
@@ -188,7 +191,16 @@ def on_disks_of_their_own(acknowledge: Acknowledge, root: str, orders: str, mast
     """A pipeline whose executors see another directory where the driver has the workdir."""
     executor_probe.LATE = executor_probe.PATIENCE = 120.0  # the second executor is started when the first is asked
     promised = {"spark.executor.cores": "1", "spark.cores.max": "2"}
-    opened = Session(Path(root), "hdfs", master=master, **promised)
+    _run_or_tell(acknowledge, root, orders, Session(Path(root), "hdfs", master=master, **promised))
+
+
+def with_another_release(acknowledge: Acknowledge, root: str, orders: str, path: str) -> None:
+    """A pipeline whose executors load Holdfast from this path."""
+    settings = {"spark.executorEnv.PYTHONPATH": path}
+    _run_or_tell(acknowledge, root, orders, Session(Path(root), "hdfs", master=CLUSTER, **settings))
+
+
+def _run_or_tell(acknowledge: Acknowledge, root: str, orders: str, opened: Session) -> None:
     pipeline, frame = PIPELINES["revenue"](opened.spark, "orders", Path(root), orders)
     try:
         pipeline.run(frame, output_mode="update", trigger={"availableNow": True}, restarts=0)

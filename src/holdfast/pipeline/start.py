@@ -23,7 +23,7 @@ from holdfast.pipeline.recovery import apply, observe, observe_workdir, recover_
 from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_start, plan_recovery
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
-from holdfast.pipeline.workdir.executor_probe import check_executors_see
+from holdfast.pipeline.workdir.executor_probe import check_executor_versions, check_executors_see
 from holdfast.pipeline.workdir.file_manager import check_file_manager
 from holdfast.pipeline.workdir.pack import packing_for
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
@@ -98,6 +98,7 @@ def preflight(definition: PipelineDefinition) -> PreparedPipeline:
     newest = _newest_unverified(definition.store)
     workdir, _ = observe_workdir(definition.workdir, definition.store, None)
     lineage = check_start(Observation(definition.store.objects.address, newest, workdir), prepared.spec)
+    check_executor_versions(definition.frame.sparkSession)  # before the sinks try out what they run there
     try:
         _prepare_sinks(definition, lineage)
     finally:  # views may have fed the operators with the empty frame

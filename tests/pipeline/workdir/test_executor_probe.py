@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import Invalid
 from holdfast.pipeline.workdir import executor_probe
 from holdfast.pipeline.workdir.executor_probe import (
     LATE,
     PATIENCE,
     SETTLED,
     RollCall,
+    check_executor_versions,
     check_executors_see,
     expected_executors,
 )
@@ -88,16 +90,16 @@ def test_executors_that_were_not_asked_are_counted() -> None:
 
 # Asking
 
+SPARK: Any = None
+Run = Callable[[object, Callable[[int], Any], list[int]], list[Any]]
 
-def test_an_executor_that_never_answers_does_not_hold_a_start_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two have registered, and all tasks go to one of them."""
-    rounds = []
 
-    def run(_: object, probe: Callable[[int], Any], tasks: list[int]) -> list[Any]:
-        rounds.append(len(tasks))
-        return [probe(task) for task in tasks]
+@pytest.fixture
+def two_executors(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
+    """A cluster on which two executors have registered, and tasks are run as the test says."""
+
+    def run_with(run: Run) -> None:
+        monkeypatch.setattr(executor_probe, "run_on_executors", run)
 
     monkeypatch.setattr(executor_probe, "LATE", 0.5)
     monkeypatch.setattr(executor_probe, "HOLD", 0.0)
@@ -105,11 +107,71 @@ def test_an_executor_that_never_answers_does_not_hold_a_start_for_ever(
     monkeypatch.setattr(executor_probe, "is_one_process", lambda _: False)
     monkeypatch.setattr(executor_probe, "executor_count", lambda _: 2)
     monkeypatch.setattr(executor_probe, "default_parallelism", lambda _: 4)
-    monkeypatch.setattr(executor_probe, "run_on_executors", run)
-    spark: Any = None
-    said = check_executors_see(LocalWorkdir(tmp_path), spark)
+    return run_with
+
+
+def test_an_executor_that_never_answers_does_not_hold_a_start_for_ever(
+    tmp_path: Path, two_executors: Callable[[Run], None]
+) -> None:
+    """All tasks go to one of the two."""
+    rounds = []
+
+    def run(_: object, probe: Callable[[int], Any], tasks: list[int]) -> list[Any]:
+        rounds.append(len(tasks))
+        return [probe(task) for task in tasks]
+
+    two_executors(run)
+    said = check_executors_see(LocalWorkdir(tmp_path), SPARK)
     assert said is not None
     assert f"1 executor did not answer. Those that answered see it (on {socket.gethostname()})." in said
     assert set(rounds) == {4}
     assert len(rounds) > 1
     assert list(tmp_path.iterdir()) == []
+
+
+def failing(text: str) -> Run:
+    def run(_: object, probe: Callable[[int], Any], tasks: list[int]) -> list[Any]:
+        raise RuntimeError(text)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (
+            "Traceback\nModuleNotFoundError: No module named 'holdfast'",
+            "executor.package",
+            "No module named 'holdfast'",
+        ),
+        (
+            "Traceback\nAttributeError: Can't get attribute '_answer' on <module 'holdfast.x' from '/x.py'>",
+            "executor.package",
+            "'_answer' on <module 'holdfast.x' from '/x.py'>",
+        ),
+        (
+            "Python in worker has different version: 3.11 than that in driver: 3.12, PySpark cannot run",
+            "executor.version",
+            "An executor has Python 3.11, and the driver 3.12.",
+        ),
+    ],
+)
+def test_executors_that_cannot_answer(
+    tmp_path: Path, two_executors: Callable[[Run], None], text: str, code: str, words: str
+) -> None:
+    two_executors(failing(text))
+    for ask in (lambda: check_executor_versions(SPARK), lambda: check_executors_see(LocalWorkdir(tmp_path), SPARK)):
+        with pytest.raises(Invalid) as refused:
+            ask()
+        assert refused.value.code == code
+        assert words in refused.value.message
+    two_executors(failing("out of memory"))
+    with pytest.raises(RuntimeError):
+        check_executor_versions(SPARK)
+
+
+def test_an_answer_of_another_release(tmp_path: Path, two_executors: Callable[[Run], None]) -> None:
+    two_executors(lambda _, probe, tasks: [{"host": "node-3", "executor": 7, "problem": None, "mood": "good"}])
+    with pytest.raises(Invalid, match="The executor on node-3 has Holdfast of an unknown version") as refused:
+        check_executor_versions(SPARK)
+    assert refused.value.code == "executor.version"

@@ -1,4 +1,4 @@
-"""Proof that every executor sees the workdir: a cluster without a shared disk would write its state where nobody looks.
+"""Proof that every executor sees the workdir and runs the driver's versions.
 
 State that executors keep on disks of their own is never captured, and Spark does not notice: its tasks find their own
 files again as long as they run where they ran before.
@@ -11,8 +11,8 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,7 +25,7 @@ from holdfast.base.jvm import (
 )
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, one_line
-from holdfast.pipeline.workdir.local import LocalWorkdir
+from holdfast.pipeline.workdir.executor_versions import Versions, python_refusal, version_refusal, versions_here
 from holdfast.pipeline.workdir.workdir import PROBE, Workdir
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ SETTLED = 2.0
 POLL = 0.1
 HOLD = 0.2
 """Seconds that a task keeps its core, so that the others go to other executors."""
+_NOT_LOADED = re.compile(r"ModuleNotFoundError: |AttributeError: Can't get attribute ")
+"""A module that is not installed there, or an older release of it."""
 _DEFAULT_INSTANCES = 2
 """Of Spark's on YARN and Kubernetes."""
 
@@ -52,6 +54,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The process that started the Python worker: another one on each executor."""
     problem: str | None
     """Why the workdir cannot be used from there; None if it can."""
+    versions: Versions = Versions()
 
 
 class RollCall(msgspec.Struct, frozen=True):
@@ -103,22 +106,32 @@ def expected_executors(settings: Mapping[str, str]) -> int | None:
     return instances
 
 
+def check_executor_versions(spark: SparkSession) -> None:
+    """`Invalid` if an executor runs another Holdfast, PySpark or minor version of Python than the driver.
+
+    One small job, on clusters only. Does not guarantee anything about executors that are not there yet: they are
+    compared by `check_executors_see`.
+    """
+    if not is_one_process(spark):
+        _run(_answer, _tasks(spark), spark)
+
+
 def check_executors_see(workdir: Workdir, spark: SparkSession) -> str | None:
     """`Invalid` if an executor cannot read what the driver writes into the workdir, or the driver not what it writes.
 
+    Also if one runs another Holdfast, PySpark or minor version of Python than the driver.
     Small jobs, on clusters only, until every executor has answered that has registered or that Spark's settings
     promise, for a bounded time. Returns a warning, in words, if not all have; None if they have.
     Does not guarantee anything about executors that come later: the snapshot of each epoch refuses state that is
     missing.
     """
-    if is_one_process(spark) or not isinstance(workdir, LocalWorkdir):
+    if is_one_process(spark):
         return None
     with step("workdir.probe"):
-        probe = workdir.path / f"{PROBE}{uuid.uuid4().hex}"
-        probe.mkdir()
+        folder = f"{PROBE}{uuid.uuid4().hex}"
         try:
-            (probe / "driver").write_text(probe.name)
-            return _ask(_Probe(str(probe)), workdir, spark).warning()
+            workdir.directory.write(f"{folder}/driver", folder.encode())
+            return _ask(_Probe(workdir, folder), workdir, spark).warning()
         finally:
             workdir.remove_probes()
 
@@ -131,8 +144,7 @@ def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> RollCall:
     began = changed = time.monotonic()
     while True:
         if len(answered) < max(executor_count(spark), 1):
-            tasks = max(default_parallelism(spark), executor_count(spark))
-            for answer in _run(probe, tasks, workdir, spark):
+            for answer in _run(probe, _tasks(spark), spark):
                 problem = answer.problem or probe.problem_with(answer)
                 if problem is not None:
                     raise _not_shared(workdir, answer.host, problem)
@@ -146,13 +158,20 @@ def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> RollCall:
         time.sleep(POLL)
 
 
-def _run(probe: _Probe, tasks: int, workdir: Workdir, spark: SparkSession) -> list[Answer]:
+def _tasks(spark: SparkSession) -> int:
+    return max(default_parallelism(spark), executor_count(spark))
+
+
+def _run(question: Callable[[int], dict[str, Any]], tasks: int, spark: SparkSession) -> list[Answer]:
+    """The answers of executors to a question. `Invalid` if one of them runs other versions than the driver."""
     try:
-        return run_on_executors(spark, probe, list(range(tasks)))
+        answers = [msgspec.convert(found, Answer) for found in run_on_executors(spark, question, list(range(tasks)))]
     except HoldfastError:
         raise
     except Exception as error:
-        if "ModuleNotFoundError" not in str(error):
+        if refusal := python_refusal(str(error)):
+            raise refusal from error
+        if not _NOT_LOADED.search(str(error)):
             raise
         raise Invalid(
             f"An executor cannot load what it needs: {_missing_module(error)}.",
@@ -162,36 +181,52 @@ def _run(probe: _Probe, tasks: int, workdir: Workdir, spark: SparkSession) -> li
             next_step="install the same Holdfast, with the same extras, in the Python of the executors "
             "(spark.pyspark.python, or an archive with spark.archives)",
         ) from error
+    for answer in answers:
+        if refusal := version_refusal(answer.host, versions_here(), answer.versions):
+            raise refusal
+    return answers
+
+
+def _answer(task: int, problem: str | None = None) -> dict[str, Any]:
+    """An `Answer` as plain values: another release may have another class of that name, which cannot be unpickled."""
+    time.sleep(HOLD)
+    answer = Answer(socket.gethostname(), os.getppid(), problem, versions_here())
+    found: dict[str, Any] = msgspec.to_builtins(answer)
+    return found
 
 
 class _Probe:
     """What an executor does: read the driver's file, write one of its own."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, workdir: Workdir, folder: str) -> None:
+        self._workdir = workdir
         self._folder = folder
 
-    def __call__(self, task: int) -> Answer:
-        time.sleep(HOLD)
-        return Answer(socket.gethostname(), os.getppid(), self._problem_here())
+    def __call__(self, task: int) -> dict[str, Any]:
+        return _answer(task, self._problem_here())
 
     def _problem_here(self) -> str | None:
+        directory = self._workdir.directory
         try:
-            with open(os.path.join(self._folder, "driver")) as file:
-                found = file.read()
-        except OSError as error:
-            return f"it cannot read what the driver wrote there: {error.strerror}"
-        if found != os.path.basename(self._folder):
+            found = directory.read(f"{self._folder}/driver")
+        except (OSError, HoldfastError) as error:
+            return f"it cannot read what the driver wrote there: {_why(error)}"
+        if found != self._folder.encode():
             return "it reads something else there than the driver wrote"
         try:
-            with open(os.path.join(self._folder, _name(socket.gethostname(), os.getppid())), "w"):
-                return None
-        except OSError as error:
-            return f"it cannot write there: {error.strerror}"
+            directory.write(f"{self._folder}/{_name(socket.gethostname(), os.getppid())}", b"executor")
+        except (OSError, HoldfastError) as error:
+            return f"it cannot write there: {_why(error)}"
+        return None
 
     def problem_with(self, answer: Answer) -> str | None:
         """Why the driver does not see what an executor wrote; None if it does."""
-        there = os.path.exists(os.path.join(self._folder, _name(answer.host, answer.executor)))
+        there = self._workdir.directory.exists(f"{self._folder}/{_name(answer.host, answer.executor)}")
         return None if there else "the driver does not see what it wrote there"
+
+
+def _why(error: OSError | HoldfastError) -> str:
+    return error.message.rstrip(".") if isinstance(error, HoldfastError) else error.strerror or str(error)
 
 
 def _number(text: str | None) -> int | None:
@@ -207,8 +242,8 @@ def _name(host: str, executor: int) -> str:
 
 
 def _missing_module(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if "ModuleNotFoundError" in line]
-    return lines[-1].removeprefix("ModuleNotFoundError:").strip().rstrip(".") if lines else one_line(error)
+    lines = [line.strip() for line in str(error).splitlines() if _NOT_LOADED.search(line)]
+    return _NOT_LOADED.sub("", lines[-1]).strip().rstrip(".") if lines else one_line(error)
 
 
 def _not_shared(workdir: Workdir, host: str, problem: str) -> Invalid:
@@ -217,6 +252,6 @@ def _not_shared(workdir: Workdir, host: str, problem: str) -> Invalid:
         code="workdir.not-shared",
         about=workdir.address,
         unchanged="every checkpoint and every sink",
-        next_step="pass a workdir on a disk that the driver and all executors see under one path, "
-        "or run on one machine: master local[*]",
+        next_step="pass a workdir that the driver and all executors reach (s3a://, abfss://, gs://, hdfs://, or a disk "
+        "that they see under one path), or run on one machine: master local[*]",
     )
