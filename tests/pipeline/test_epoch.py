@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from epoch_runs import COMMITTED, FIRST, decided, newest, run
 
 from holdfast.base.steps import observe
 from holdfast.checkpoints.operator_state import INLINE_THRESHOLD
+from holdfast.errors import Corrupt
 from holdfast.pipeline.epoch_manifest import with_statuses
 from holdfast.pipeline.workdir.snapshot import Snapshot
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest, manifest
@@ -20,14 +22,14 @@ def test_the_order_of_things(place: StoreUnderTest) -> None:
     world = World(place.open())
     runner = world.start()
     run(world, runner, 1)
-    assert world.history == [
+    assert [what for what in world.history if what != ("snapshot", "1")] == [
         ("stage", "lake", "1"),
         ("stage", "pg", "1"),
-        ("snapshot", "1"),
         ("confirm",),
         ("commit", "lake", "1"),
         ("commit", "pg", "1"),
     ]
+    assert world.history.index(("snapshot", "1")) < world.history.index(("confirm",))
     assert world.seen("lake") == world.seen("pg") == {1: [FIRST]}
     assert world.left() == {"lake": 0, "pg": 0}
     saved = newest(place.open())
@@ -93,6 +95,61 @@ def test_steps_are_named(memory: MemoryPlace) -> None:
     assert seen.index("epoch.decide") < seen.index("manifest.create") < seen.index("sink.commit")
 
 
+# The snapshot beside the batch
+
+
+class WaitingSnapshotter:
+    """One that is done when it is told to be."""
+
+    def __init__(self, world: World) -> None:
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+        self.ended_after: list[tuple[str, ...]] = []
+        self._world = world
+
+    def snapshot(self, batch_id: int, epoch: int) -> Snapshot:
+        self.has_begun.set()
+        assert self.may_end.wait(10)
+        self.ended_after = list(self._world.history)
+        return Snapshot([], [])
+
+    def confirm(self, snapshot: Snapshot) -> None:
+        pass
+
+
+def test_the_snapshot_is_taken_while_sinks_stage(memory: MemoryPlace) -> None:
+    def stage_meanwhile(rows: Any) -> Any:
+        assert waiting.has_begun.wait(10), "staging does not wait for the snapshot"
+        waiting.may_end.set()
+        return rows
+
+    world = World(memory.open(), views={"pg": stage_meanwhile})
+    world.snapshotter = waiting = WaitingSnapshotter(world)
+    run(world, world.start(), 1)
+    assert world.seen("lake") == world.seen("pg") == {1: [FIRST]}
+
+
+def test_nothing_is_rolled_back_while_the_snapshot_is_taken(memory: MemoryPlace) -> None:
+    """It uses the store, and so does whoever comes after the failure."""
+    world = World(memory.open())
+    world.snapshotter = waiting = WaitingSnapshotter(world)
+    world.failures.planned["stage pg"] = Corrupt("The disk is damaged.")
+    threading.Timer(0.2, waiting.may_end.set).start()
+    with pytest.raises(Corrupt, match="damaged"):
+        run(world, world.start(), 1)
+    assert world.history[-1] == ("rollback", "lake", "1")
+    assert ("stage", "lake", "1") in waiting.ended_after
+    assert ("rollback", "lake", "1") not in waiting.ended_after
+
+
+def test_a_snapshot_that_fails_decides_nothing(memory: MemoryPlace) -> None:
+    world = World(memory.open())
+    world.failures.planned["snapshot"] = Corrupt("A state file is missing.", code="workdir.incomplete")
+    with pytest.raises(Corrupt, match="state file"):
+        run(world, world.start(), 1)
+    assert memory.open().list() == []
+    assert world.left() == {"lake": 0, "pg": 0}
+
+
 # Views
 
 
@@ -107,7 +164,8 @@ def test_a_sink_gets_the_rows_of_its_view(memory: MemoryPlace) -> None:
 def test_where_all_have_views_the_frame_is_evaluated(memory: MemoryPlace) -> None:
     world = World(memory.open(), views={"pg": lambda rows: rows[:0], "lake": lambda rows: rows[:0]})
     run(world, world.start(), 1)
-    assert world.history[2:4] == [("evaluate",), ("snapshot", "1")]
+    assert world.history.index(("stage", "pg", "1")) < world.history.index(("evaluate",))
+    assert world.history.index(("evaluate",)) < world.history.index(("confirm",))
 
 
 def test_a_view_that_raises(memory: MemoryPlace) -> None:

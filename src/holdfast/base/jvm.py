@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -126,6 +127,17 @@ def connector_credentials(spark: SparkSession, address: str) -> dict[str, str]:
 
 def _hadoop_settings(spark: SparkSession) -> Any:
     return spark._jsparkSession.sessionState().newHadoopConf()
+
+
+def spark_thread(target: Callable[[], object], name: str) -> threading.Thread:
+    """A thread whose Spark jobs belong to what this one runs: the query, its description, its group.
+
+    Spark Connect: a plain thread; jobs are tagged with `spark.addTag`.
+    """
+    from pyspark import InheritableThread
+
+    thread: threading.Thread = InheritableThread(target=target, name=name, daemon=True)
+    return thread
 
 
 def observed(observation: Observation) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from holdfast.errors import Conflict, Corrupt, Fenced, HoldfastError, Invalid
 from holdfast.pipeline.dead_letters import EpochRows, RefusedCount
 from holdfast.pipeline.definition import NamedSink, Operator
 from holdfast.pipeline.epoch_manifest import EpochFacts, epoch_manifest, with_statuses
-from holdfast.pipeline.workdir.snapshot import Snapshot, WorkdirSnapshotter
+from holdfast.pipeline.workdir.snapshot import Snapshot, SnapshotBeside, WorkdirSnapshotter
 from holdfast.sinks import Delivery, Descriptor, RefusedTogether, StagedOutputGone
 
 if TYPE_CHECKING:
@@ -210,16 +210,17 @@ class EpochCoordinator:
     # A new epoch
 
     def _deliver(self, frame: DataFrame, rows: EpochRows, facts: EpochFacts) -> None:
-        with self._staging(facts.epoch) as staged, contextlib.closing(rows):
+        taken = SnapshotBeside(self._snapshotter, facts.batch_id, facts.epoch)
+        with self._staging(facts.epoch) as staged, contextlib.closing(rows), contextlib.closing(taken):
             for named in self._sinks.values():
                 try:
-                    staged[named.name] = self._stage(named, rows, facts)
+                    staged[named.name] = self._stage(named, rows, facts, taken.begin)
                 except HoldfastError as error:
                     unchanged = "nothing of this epoch is visible in any sink"
                     raise _about_sink(error, named.name, facts.epoch, facts.sources, unchanged) from error
             if not any(named.computes_all for named in self._sinks.values()):
                 _compute(frame)
-            snapshot, manifest, chunks = self._snapshot(facts, staged)
+            snapshot, manifest, chunks = self._snapshot(taken, facts, staged)
         self._decide(manifest, chunks, staged)
         self._snapshotter.confirm(snapshot)
         self.newest, self.delivered = manifest, facts.epoch
@@ -247,7 +248,9 @@ class EpochCoordinator:
             except Exception as error:
                 log.warning("sink %r could not roll back; the next start removes its staged output: %s", name, error)
 
-    def _stage(self, named: NamedSink, rows: EpochRows, facts: EpochFacts) -> Descriptor:
+    def _stage(
+        self, named: NamedSink, rows: EpochRows, facts: EpochFacts, meanwhile: Callable[[], None] = lambda: None
+    ) -> Descriptor:
         delivery = Delivery(
             self._pipeline,
             named.name,
@@ -258,6 +261,7 @@ class EpochCoordinator:
             str(facts.runtime.get("query_id") or ""),
         )
         with step("sink.stage", sink=named.name, epoch=facts.epoch):
+            meanwhile()
             try:
                 return named.sink.stage(rows.of(named), delivery)
             except RefusedTogether:
@@ -266,10 +270,10 @@ class EpochCoordinator:
                 return named.sink.stage(rows.of(named), delivery)
 
     def _snapshot(
-        self, facts: EpochFacts, staged: Mapping[str, Descriptor]
+        self, taken: SnapshotBeside, facts: EpochFacts, staged: Mapping[str, Descriptor]
     ) -> tuple[Snapshot, CheckpointManifest, list[bytes]]:
         with step("epoch.capture", epoch=facts.epoch):
-            snapshot = self._snapshotter.snapshot(facts.batch_id, facts.epoch)
+            snapshot = taken.result()
             operators = {name: operator.snapshot() for name, operator in self._operators.items()}
         manifest, chunks = epoch_manifest(
             facts,

@@ -6,11 +6,15 @@ done. Nothing that is still being written is ever read.
 
 from __future__ import annotations
 
+import contextvars
 import errno
+import functools
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from holdfast.base.jvm import spark_thread
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore
 from holdfast.checkpoints.manifest import BatchObject, CheckpointManifest
@@ -245,6 +249,47 @@ class WorkdirSnapshotter:
                 self._referred.clear()
             self._referred[path, stamp] = referred_names(self._workdir.directory.read(path), path)
         return self._referred[path, stamp]
+
+
+class SnapshotBeside:
+    """A snapshot that is taken in a thread of its own while the sinks stage: an epoch costs the longer of the two.
+
+    State of version N is final when batch N begins, so nothing that the batch writes is read. Until the thread has
+    ended nothing else may use the store's handle.
+    """
+
+    def __init__(self, snapshotter: WorkdirSnapshotter, batch_id: int, epoch: int) -> None:
+        self._take = functools.partial(snapshotter.snapshot, batch_id, epoch)
+        self._taken: Snapshot | None = None
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Begin, if it has not begun."""
+        if self._thread is None:
+            work = functools.partial(contextvars.copy_context().run, self._work)
+            self._thread = spark_thread(work, "holdfast-snapshot")
+            self._thread.start()
+
+    def result(self) -> Snapshot:
+        """Wait for it, and return it or raise what made it fail."""
+        self.begin()
+        self.close()
+        if self._failure is not None:
+            raise self._failure
+        assert self._taken is not None
+        return self._taken
+
+    def close(self) -> None:
+        """Wait until it has ended, whatever comes of it."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            self._taken = self._take()
+        except BaseException as failure:
+            self._failure = failure
 
 
 def _batches(locations: Iterable[FileLocation]) -> dict[str, BatchObject]:
