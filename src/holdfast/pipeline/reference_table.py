@@ -24,7 +24,7 @@ def pin_table(
         newest, _ = newest_checkpoint(store)
     recorded = newest.table_offsets.get(name) if newest else None
     wanted = str(version() if callable(version) else version)
-    if newest is None or recorded is None or workdir.spark_checkpoint.has_committed(newest.wal_position):
+    if newest is None or recorded is None or workdir.as_found().spark_checkpoint.has_committed(newest.wal_position):
         return ReferenceTable(name, wanted)
     pinned = recorded.offsets[VERSION]
     if pinned != wanted:

@@ -117,7 +117,8 @@ class WorkdirSnapshotter:
         """Go on from a checkpoint whose files are unchanged in the workdir."""
         self._order = {batch.key: place for place, batch in enumerate(order)}
         self._held, self._held_for = {}, None
-        stamps = self._stamps(held)
+        directory = self._workdir.directory
+        stamps = self._stamps(held) if directory.lists_cheaply else dict(directory.files())
         for path, entries in held.items():
             self._held[path] = FileLocation(entries, stamps[path].size, stamps[path])
 

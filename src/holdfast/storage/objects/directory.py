@@ -65,6 +65,8 @@ class ObjectDirectory:
         return info is not None and info.size > 0
 
     def stamps(self, paths: Iterable[str]) -> dict[str, FileStamp]:
+        """Small files are read as well, for the `read` that follows."""
+        self._ahead, self._ahead_bytes = {}, 0
         found = dict(self._in_parallel(self._look, list(paths)))
         return {path: _stamp(info) for path, info in found.items() if info is not None and info.size}
 
