@@ -147,9 +147,9 @@ def test_killed_at_every_request_on_s3(name: str, s3_server: S3Server) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "stray-sidecar",
+        "save",
         "update",
-        *(pytest.param(name, marks=pytest.mark.soak) for name in WORKS if name not in ("stray-sidecar", "update")),
+        *(pytest.param(name, marks=pytest.mark.soak) for name in WORKS if name not in ("save", "update")),
     ],
 )
 def test_killed_at_every_step_on_hdfs(name: str, hdfs: HdfsServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,27 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from proof_checks import check
 from proof_works import Address, manifest, sidecar
 
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, Unavailable
-from servers.hdfs import HdfsServer, hdfs_server
-
-
-@pytest.fixture
-def own_server(hdfs: HdfsServer) -> Iterator[HdfsServer]:
-    """A server that may be killed. `hdfs` is only asked for so that both are skipped together."""
-    with hdfs_server() as server:
-        yield server
+from servers.hdfs import HdfsServer
 
 
 @pytest.mark.slow
 @pytest.mark.crash
-def test_killed_in_the_middle_of_a_save_and_started_again(own_server: HdfsServer) -> None:
-    place = Address(own_server.new_folder(), "object", {"dfs.client.failover.max.attempts": "1"})
+def test_killed_in_the_middle_of_a_save_and_started_again(hdfs: HdfsServer) -> None:
+    place = Address(hdfs.new_folder(), "object", {"dfs.client.failover.max.attempts": "1"})
     told: list[str] = []
     failed: list[HoldfastError] = []
     saved = threading.Event()
@@ -49,10 +41,10 @@ def test_killed_in_the_middle_of_a_save_and_started_again(own_server: HdfsServer
     try:
         assert saved.wait(30)
         time.sleep(0.3)
-        own_server.kill()
+        hdfs.kill()
         time.sleep(1.5)
         acknowledged = len(told)
-        own_server.start()
+        hdfs.start()
         deadline = time.monotonic() + 60
         while len(told) < acknowledged + 3 and time.monotonic() < deadline:
             time.sleep(0.1)

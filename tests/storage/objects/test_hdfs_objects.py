@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import pytest
 from hdfs_native import Client, WriteOptions
 
-from holdfast.errors import Conflict, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
 from holdfast.storage.objects import hdfs_turns, open_objects
 from holdfast.storage.objects.hdfs import HdfsObjects
 from holdfast.storage.objects.hdfs_client import HdfsClient
+from holdfast.storage.objects.hdfs_errors import translated
 from servers.hdfs import HdfsServer
 
 T = TypeVar("T")
@@ -325,6 +326,51 @@ class TestRefusals:
         finally:
             os.kill(hdfs.pid, signal.SIGCONT)
         assert slow.read("a/b", limit=1) == b"1"
+
+
+def test_a_folder_is_not_an_object(objects: HdfsObjects) -> None:
+    objects.create("a/b/c", [b"1"])
+    objects.delete(["a/b", "a", "a/b/c/d"], then=["a/b", "a/b/c/d"])
+    assert [info.key for info in objects.list("")] == ["a/b/c"]
+    assert objects.info("a/b") is None
+    with pytest.raises(NotFound):
+        objects.read("a/b", limit=1)
+    with pytest.raises(HoldfastError):
+        objects.create("a/b", [b"1"])
+    with pytest.raises(HoldfastError):
+        objects.update("a/b", lambda _: b"1")
+    assert objects.read("a/b/c", limit=1) == b"1"
+    assert objects.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RuntimeError('RPCError("org.apache.hadoop.ipc.StandbyException", "Operation category READ")'), "hdfs.standby"),
+        (RuntimeError('FatalRPCError("org.apache.hadoop.ipc.StandbyException", "x")'), "hdfs.standby"),
+        (
+            RuntimeError(
+                'RPCError("java.io.IOException", "File /x could only be written to 0 of the 1 minReplication nodes.'
+                '\\n\\tat org.apache.X(Y.java:1)")'
+            ),
+            "hdfs.full",
+        ),
+        (RuntimeError("NoSASLMechanism"), "hdfs.credentials"),
+        (RuntimeError('GSSAPIError(GSS_S_NO_CRED, 1, "No Kerberos credentials available")'), "hdfs.credentials"),
+        (RuntimeError("ChecksumError"), "hdfs.checksum"),
+        (RuntimeError('DataTransferError("something")'), "hdfs.unavailable"),
+        (OSError("RPC listener disconnected"), "hdfs.unreachable"),
+        (TimeoutError("no answer"), "hdfs.no-answer"),
+        (FileNotFoundError("x"), "hdfs.swept"),
+        (RuntimeError('RPCError("org.apache.X$PathComponentTooLongException", "x")'), "key.refused"),
+    ],
+    ids=str,
+)
+def test_errors_by_their_texts(error: Exception, code: str) -> None:
+    found = translated(error, "hdfs://h:1/x", writing=True)
+    assert found.code == code
+    assert "hdfs://h:1/x" in str(found)
+    assert "Y.java" not in str(found)
 
 
 def test_what_was_written_can_be_read_at_once(objects: HdfsObjects) -> None:

@@ -24,31 +24,25 @@ which fails if it is gone. So an update that has read an object which is then de
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import posixpath
 import secrets
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
-from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
+from hdfs_native import FileStatus, FileWriter
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, OutcomeUnknown, Unavailable, one_line
 from holdfast.storage.files.disk import is_temporary
-from holdfast.storage.objects.hdfs_client import HdfsClient, translated
+from holdfast.storage.objects.hdfs_client import HdfsClient, slices
+from holdfast.storage.objects.hdfs_errors import translated
 from holdfast.storage.objects.hdfs_turns import Turns
 from holdfast.storage.objects.keys import check_key, check_prefix
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
-T = TypeVar("T")
-Numbered = list[tuple[int, str]]
+Paths = list[str]
 Statuses = list[tuple[str, FileStatus]]
-PIECE = 4 << 20
-PACKETS_AT_ONCE = 64  # of 64 KiB each: a piece
 LISTING_ATTEMPTS = 20
-REPORTED_WITHIN = 30.0
 
 
 class HdfsObjects:
@@ -65,8 +59,6 @@ class HdfsObjects:
         self.root = root
         self._hdfs = client
         self._address = address
-        self._parent = WriteOptions(create_parent=True)
-        self._no_parent = WriteOptions(create_parent=False)
 
     def __copy__(self) -> HdfsObjects:
         """Another handle on the same directory, for another thread."""
@@ -83,10 +75,10 @@ class HdfsObjects:
         with step("object.create", key=key), self._explained(key, writing=True):
             temporary = self._write_beside(path, chunks)
             try:
-                self._rename(temporary, path)
+                self._hdfs.rename(temporary, path)
             except FileExistsError:
                 # Once this is acknowledged, the object that was found is in the NameNode's synced log, too.
-                self._remove(temporary)
+                self._hdfs.remove(temporary)
                 raise self._taken(key) from None
             except Exception as error:
                 if not self._took_effect(temporary, key, chunks, error):
@@ -121,7 +113,7 @@ class HdfsObjects:
         """
         for key in keys:
             try:
-                self._note_times(self._path(key))
+                self._hdfs.note_times(self._path(key))
                 break
             except FileNotFoundError:
                 continue
@@ -150,16 +142,18 @@ class HdfsObjects:
         if length == 0:
             return
         with self._explained(key):
-            reader = self._opened(path)
+            reader = self._hdfs.open(path)
             size = len(reader)
             if start < size:
-                yield from self._pieces(reader, start, size - start if length is None else min(length, size - start))
+                yield from self._hdfs.pieces(
+                    reader, start, size - start if length is None else min(length, size - start)
+                )
 
     def info(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         with self._explained(key):
             try:
-                found = self._status(path)
+                found = self._hdfs.status(path)
             except FileNotFoundError:
                 return None
             return None if found.isdir else self._as_info(key, found)
@@ -202,59 +196,66 @@ class HdfsObjects:
                 if key.endswith("/"):
                     self._remove_if_empty(path)
                 elif is_temporary(posixpath.basename(path)):
-                    self._remove(path)
+                    self._hdfs.remove(path, recursive=True)  # a deletion's folder, it may be
                 else:
                     by_folder.setdefault(posixpath.dirname(path), []).append(path)
             for folder, paths in by_folder.items():
                 self._remove_from(folder, paths)
             removed = [self._path(key, temporary=True) for key in then]
             for path in removed:
-                self._remove(path)
+                self._remove_file(path)
             for folder in sorted({*by_folder, *map(posixpath.dirname, removed)}):
                 self._remove_if_empty(folder)
 
     def _remove_from(self, folder: str, paths: Sequence[str]) -> None:
-        """Remove objects of one folder, each of them unless an update of it is in its turn."""
-        turns = Turns(self._hdfs, paths, about=self._address, removes=True)
-        remaining: Numbered = [*enumerate(paths)]
-        while remaining:
-            try:
-                aside, _ = turns.take(lambda name: self._call(lambda hdfs: hdfs.mkdirs(name, 0o755, False)))
-            except FileNotFoundError:
-                return  # no such folder
+        """Remove objects of one folder, each when it is not the turn of an update."""
+        try:
+            files = {status.path for status in self._hdfs.list(folder) if not status.isdir}
+        except FileNotFoundError:
+            return
+        remaining = [path for path in paths if path in files]  # never a folder: it would go with all that is in it
+        turns = Turns(self._hdfs, remaining, about=self._address, removes=True) if remaining else None
+        while turns and remaining:
+            aside, _ = turns.take(self._hdfs.make_folder)
             remaining = self._moved_into(aside, remaining)
-            self._remove(aside)
+            self._hdfs.remove(aside, recursive=True)
             if remaining:
                 turns.lost()
 
-    def _moved_into(self, aside: str, numbered: Numbered) -> Numbered:
+    def _moved_into(self, aside: str, paths: Paths) -> Paths:
         """Move objects out of sight; returns those that are left because a rival has removed the folder `aside`."""
-        for at, (number, path) in enumerate(numbered):
+        for number, path in enumerate(paths):
             try:
-                self._rename(path, f"{aside}/{number}")
+                self._hdfs.rename(path, f"{aside}/{number}")
             except FileNotFoundError:
-                if not self._is_there(aside):
-                    return numbered[at:]
+                if not self._hdfs.is_there(aside):
+                    return paths[number:]
         return []
 
-    def _remove(self, path: str) -> None:
-        self._call(lambda hdfs: hdfs.delete(path, True))
+    def _remove_file(self, path: str) -> None:
+        try:
+            self._hdfs.remove(path)
+        except RuntimeError as error:
+            explained = translated(error, path, writing=True)
+            if "PathIsNotEmptyDirectory" not in str(error) and explained.code != "hdfs.not-a-directory":
+                raise  # else there is no such object: a folder has its name, or a file that of its folder
 
     def _remove_if_empty(self, folder: str) -> None:
         """Folders right below the store stay, as on local disk."""
-        if posixpath.dirname(folder).startswith(self.root + "/"):
+        if "/" in folder[len(self.root) + 1 :]:
             with contextlib.suppress(Exception):
-                self._call(lambda hdfs: hdfs.delete(folder, False))
+                if self._hdfs.status(folder).isdir:  # HDFS removes a file by the same call
+                    self._hdfs.remove(folder)
 
     # Replacing
 
     def _registered(self, name: str, change: Change) -> FileWriter:
         try:
-            return self._created(name, self._no_parent)
+            return self._hdfs.create(name, parents=False)
         except FileNotFoundError:
             if change(None) is None:
                 raise _NothingWanted from None  # nothing there and nothing wanted: not even a folder is made
-            return self._created(name, self._parent)
+            return self._hdfs.create(name, parents=True)
 
     def _replace(self, key: str, contender: str, writer: FileWriter, change: Change, limit: int) -> bool | None:
         """Steps 3 and 4 of an update. None if it has to begin again: another writer came first."""
@@ -267,11 +268,11 @@ class HdfsObjects:
         with step("object.update", key=key):
             try:
                 with step("hdfs.write"):
-                    self._write(writer, contender, [body])
+                    self._hdfs.write(writer, contender, [body])
             except FileNotFoundError:
                 return None  # a rival has removed the contender
             try:
-                self._rename(contender, path, overwrite=current is not None)
+                self._hdfs.rename(contender, path, overwrite=current is not None)
             except FileExistsError:
                 self._discard(contender)  # created since we looked
                 return None
@@ -321,23 +322,23 @@ class HdfsObjects:
 
     def _withdrawn(self, temporary: str) -> bool:
         try:
-            return self._call(lambda hdfs: hdfs.delete(temporary, False))
+            return self._hdfs.remove(temporary)
         except Exception:
-            if self._is_there(temporary):
+            if self._hdfs.is_there(temporary):
                 return True  # the NameNode answers, and changes nothing: in safe mode, for one
             raise
 
     def _has_body(self, path: str, chunks: Chunks) -> bool:
         """Whether the file holds exactly these bytes."""
-        expected = _slices(chunks, PIECE)
+        expected = slices(chunks)
         try:
-            reader = self._opened(path)
+            reader = self._hdfs.open(path)
         except FileNotFoundError:
             return False
         if len(reader) != sum(memoryview(chunk).nbytes for chunk in chunks):
             return False
         rest = b""
-        for piece in self._pieces(reader, 0, len(reader)):
+        for piece in self._hdfs.pieces(reader, 0, len(reader)):
             while len(rest) < len(piece):
                 rest += next(expected)
             if rest[: len(piece)] != piece:
@@ -345,28 +346,7 @@ class HdfsObjects:
             rest = rest[len(piece) :]
         return True
 
-    # The file system
-
-    def _call(self, act: Callable[[Client], T]) -> T:
-        return self._hdfs.call(act)
-
-    def _status(self, path: str) -> FileStatus:
-        return self._call(lambda hdfs: hdfs.get_file_info(path))
-
-    def _opened(self, path: str) -> FileReader:
-        return self._call(lambda hdfs: hdfs.read(path))
-
-    def _created(self, path: str, options: WriteOptions) -> FileWriter:
-        return self._call(lambda hdfs: hdfs.create(path, options))
-
-    def _rename(self, old: str, new: str, *, overwrite: bool = False) -> None:
-        with step("hdfs.rename"):
-            self._call(lambda hdfs: hdfs.rename(old, new, overwrite))
-
-    def _note_times(self, path: str) -> None:
-        found = self._status(path)
-        with step("hdfs.secure"):
-            self._call(lambda hdfs: hdfs.set_times(path, found.modification_time, found.access_time))
+    # Files
 
     def _write_beside(self, path: str, chunks: Chunks) -> str:
         """A file under a name of its own, in the folder where it will be needed."""
@@ -375,40 +355,21 @@ class HdfsObjects:
             temporary = f"{folder}/.{name}.{secrets.token_hex(8)}-0.tmp"
             with step("hdfs.write"):
                 try:
-                    writer = self._created(temporary, self._parent)
+                    writer = self._hdfs.create(temporary, parents=True)
                 except FileExistsError:
                     self._discard(temporary)  # ours, by a try whose reply was lost
                     continue
                 try:
-                    self._write(writer, temporary, chunks)
+                    self._hdfs.write(writer, temporary, chunks)
                 except BaseException:
                     self._discard(temporary)
                     raise
                 return temporary
         raise TimeoutError("the replies of the NameNode keep getting lost")
 
-    def _write(self, writer: FileWriter, path: str, chunks: Chunks) -> None:
-        """Write and close: then it is on the disks of the DataNodes. Returns when it can be read, too.
-
-        A NameNode may be set up to close a file before the DataNodes have reported its last block. Until they have,
-        hdfs-native reads the file without that block, and no error tells.
-        """
-        size = 0
-        for piece in _slices(chunks, PIECE):
-            self._call(functools.partial(_write_piece, writer, piece))
-            size += len(piece)
-        self._call(lambda _: writer.close())
-        if size:
-            deadline, pause = time.monotonic() + REPORTED_WITHIN, 0.001
-            while len(self._opened(path)) != size:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"no DataNode has reported the last block within {REPORTED_WITHIN:g} seconds")
-                time.sleep(pause)
-                pause = min(2 * pause, 0.1)
-
     def _discard(self, temporary: str) -> None:
         with contextlib.suppress(Exception):  # a leftover is swept later; it is not worth failing for
-            self._remove(temporary)
+            self._hdfs.remove(temporary)
 
     def _read(self, path: str, wanted: Callable[[int], int | None]) -> bytes | int:
         """The first bytes of a file, as many as `wanted` says of its size; its size if that says None.
@@ -416,13 +377,13 @@ class HdfsObjects:
         An update may replace the file between the look and the read, and the DataNodes drop the old blocks: then anew.
         """
         for attempt in itertools.count(1):
-            reader = self._opened(path)
+            reader = self._hdfs.open(path)
             size = len(reader)
             length = wanted(size)
             if length is None:
                 return size
             try:
-                return b"".join(self._pieces(reader, 0, length))
+                return b"".join(self._hdfs.pieces(reader, 0, length))
             except TimeoutError:
                 raise
             except (RuntimeError, OSError):
@@ -430,28 +391,14 @@ class HdfsObjects:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _pieces(self, reader: FileReader, start: int, length: int) -> Iterator[bytes]:
-        if length <= 0:
-            return
-        packets = self._call(lambda _: reader.read_range_stream(start, length))
-        while piece := self._call(lambda _: b"".join(itertools.islice(packets, PACKETS_AT_ONCE))):
-            yield piece
-
-    def _is_there(self, path: str) -> bool:
-        try:
-            self._status(path)
-        except FileNotFoundError:
-            return False
-        return True
-
     def _below(self, prefix: str) -> Statuses:
         """Every file and folder below a prefix, with its key."""
         folder = self._path(check_prefix(prefix).rstrip("/")) if prefix else self.root or "/"
         for _ in range(LISTING_ATTEMPTS):
             try:
-                found = self._call(lambda hdfs: list(hdfs.list_status(folder, True)))
+                found = self._hdfs.list(folder, recursive=True)
             except FileNotFoundError:
-                if not self._is_there(folder):
+                if not self._hdfs.is_there(folder):
                     return []
                 continue  # a folder below was removed meanwhile
             if len(found) == 1 and found[0].path == folder:
@@ -497,16 +444,6 @@ class HdfsObjects:
 
 class _NothingWanted(Exception):
     """An update of an object that is not there, in a folder that is not there, was declined."""
-
-
-def _slices(chunks: Chunks, size: int) -> Iterator[bytes]:
-    for chunk in chunks:
-        whole = memoryview(chunk).cast("B")
-        yield from (bytes(whole[at : at + size]) for at in range(0, len(whole), size))
-
-
-def _write_piece(writer: FileWriter, piece: bytes, _: Client) -> None:
-    writer.write(piece)
 
 
 def _encoded(key: str) -> str:

@@ -1,4 +1,4 @@
-"""A connection to HDFS whose calls all end, and the errors of HDFS in the words of Holdfast.
+"""Files on HDFS: a client whose calls all end, and whose files can be read once they are written.
 
 hdfs-native waits for ever for a NameNode that takes a request and does not answer. So each call runs in a thread of its
 own and is given up after `CALL_LIMIT` seconds. Whether it takes effect later is then unknown, as after a lost reply.
@@ -6,18 +6,25 @@ own and is given up after `CALL_LIMIT` seconds. Whether it takes effect later is
 
 from __future__ import annotations
 
-import re
+import functools
+import itertools
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from hdfs_native import Client
+from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 
 from holdfast.base import forks
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable, one_line
+from holdfast.base.steps import step
+from holdfast.storage.objects.store import Chunks
 
 T = TypeVar("T")
+Statuses = list[FileStatus]
 CALL_LIMIT = 30.0
+REPORTED_WITHIN = 30.0
+PIECE = 4 << 20
+PACKETS_AT_ONCE = 64  # of 64 KiB each: a piece
 SETTINGS = {
     # About ten seconds of asking again, the other NameNodes included. By default hdfs-native takes minutes.
     "dfs.client.failover.max.attempts": "4",
@@ -27,11 +34,11 @@ SETTINGS = {
 }
 """Hadoop's names. They override hdfs-site.xml, and the `options` of a store override them."""
 
-_REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[\w.$]+)", "(?P<message>.*)"\)', re.DOTALL)
-
 
 class HdfsClient:
-    """One NameNode, or the NameNodes of one nameservice. Safe to use from several threads, and after a fork.
+    """The files of one NameNode, or of one nameservice. Safe to use from several threads, and after a fork.
+
+    Paths are absolute. The errors are those of hdfs-native, and `TimeoutError`; see `hdfs_errors`.
 
     The first reads of a forked child may take the socket's timeout: hdfs-native offers it connections to DataNodes that
     only its parent can use, and takes another one only then.
@@ -78,79 +85,78 @@ class HdfsClient:
     def _opened(self) -> Client:
         return Client(self._url, self._settings)
 
+    def status(self, path: str) -> FileStatus:
+        return self.call(lambda hdfs: hdfs.get_file_info(path))
 
-def translated(error: Exception, about: str, *, writing: bool) -> HoldfastError:
-    """The error of hdfs-native, sorted by what the caller does next. `about` is the path, as an address."""
-    if isinstance(error, HoldfastError):
-        return error
-    kind, message = _parts(error)
-    done = "write" if writing else "read"
-    if isinstance(error, FileNotFoundError) and not writing:
-        return NotFound(f"{about} is not there.", code="object.not-found", about=about)
-    if "PathComponentTooLong" in kind or "InvalidPath" in kind:
-        return Invalid(
-            f"HDFS refuses the name {about}: {message}.", code="key.refused", about=about, unchanged="the store"
-        )
-    if message == "ChecksumError":
-        return Corrupt(f"{about} does not match its checksum.", code="hdfs.checksum", about=about)
-    code, advice = _ADVICE.get(
-        _cause(error, kind, message), ("hdfs.unavailable", "try again when HDFS answers; its own logs say more")
-    )
-    return Unavailable(
-        f"Could not {done} {about}: {message}.",
-        code=code,
-        about=about,
-        unchanged="everything that was acknowledged before" if writing else "the store",
-        next_step=advice,
-    )
+    def is_there(self, path: str) -> bool:
+        try:
+            self.status(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(self, folder: str, *, recursive: bool = False) -> Statuses:
+        return self.call(lambda hdfs: list(hdfs.list_status(folder, recursive)))
+
+    def make_folder(self, path: str) -> None:
+        """`FileNotFoundError` if the folder above is not there."""
+        self.call(lambda hdfs: hdfs.mkdirs(path, 0o755, False))
+
+    def create(self, path: str, *, parents: bool) -> FileWriter:
+        """An empty file, open for writing; `FileExistsError` if the name is taken."""
+        return self.call(lambda hdfs: hdfs.create(path, WriteOptions(create_parent=parents)))
+
+    def write(self, writer: FileWriter, path: str, chunks: Chunks) -> None:
+        """Write and close: then it is on the disks of the DataNodes. Returns when it can be read, too.
+
+        A NameNode may be set up to close a file before the DataNodes have reported its last block. Until they have,
+        hdfs-native reads the file without that block, and no error tells.
+        """
+        size = 0
+        for piece in slices(chunks):
+            self.call(functools.partial(_write_piece, writer, piece))
+            size += len(piece)
+        self.call(lambda _: writer.close())
+        if size:
+            deadline, pause = time.monotonic() + REPORTED_WITHIN, 0.001
+            while len(self.open(path)) != size:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no DataNode has reported the last block within {REPORTED_WITHIN:g} seconds")
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+
+    def open(self, path: str) -> FileReader:
+        return self.call(lambda hdfs: hdfs.read(path))
+
+    def pieces(self, reader: FileReader, start: int, length: int) -> Iterator[bytes]:
+        """A part of the file, which must lie within it, in pieces of bounded size."""
+        if length <= 0:
+            return
+        packets = self.call(lambda _: reader.read_range_stream(start, length))
+        while piece := self.call(lambda _: b"".join(itertools.islice(packets, PACKETS_AT_ONCE))):
+            yield piece
+
+    def rename(self, old: str, new: str, *, overwrite: bool = False) -> None:
+        """Atomic. `FileNotFoundError` if the old name is not there, `FileExistsError` if the new one is."""
+        with step("hdfs.rename"):
+            self.call(lambda hdfs: hdfs.rename(old, new, overwrite))
+
+    def remove(self, path: str, *, recursive: bool = False) -> bool:
+        """True if it was there. A folder that is not empty is an error unless `recursive`."""
+        return self.call(lambda hdfs: hdfs.delete(path, recursive))
+
+    def note_times(self, path: str) -> None:
+        """An edit of the NameNode's log that changes nothing."""
+        found = self.status(path)
+        with step("hdfs.secure"):
+            self.call(lambda hdfs: hdfs.set_times(path, found.modification_time, found.access_time))
 
 
-def _cause(error: Exception, kind: str, message: str) -> str:
-    if isinstance(error, TimeoutError):
-        return "silent"
-    if isinstance(error, FileNotFoundError):
-        return "swept"
-    for cause, pattern in _PATTERNS.items():
-        if pattern.search(f"{kind} {message}"):
-            return cause
-    return "unknown"
+def slices(chunks: Chunks) -> Iterator[bytes]:
+    for chunk in chunks:
+        whole = memoryview(chunk).cast("B")
+        yield from (bytes(whole[at : at + PIECE]) for at in range(0, len(whole), PIECE))
 
 
-_PATTERNS = {
-    "safe mode": re.compile(r"SafeMode|safe mode"),
-    "standby": re.compile(r"StandbyException"),
-    "quota": re.compile(r"QuotaExceeded"),
-    "file": re.compile(r"ParentNotDirectory|\(is not a directory\)"),
-    "denied": re.compile(r"AccessControl|Authorization"),
-    "credentials": re.compile(r"GSSAPI|SASL|InvalidToken"),
-    "full": re.compile(r"could only be (?:written|replicated) to|DiskOutOfSpace|No space left"),
-    "unreachable": re.compile(r"onnection (?:refused|reset)|failed to lookup|No route|unreachable|timed out|disconnec"),
-}
-_ADVICE = {
-    "silent": ("hdfs.no-answer", "try again when the NameNode answers"),
-    "swept": ("hdfs.swept", "try again; a clean-up removed the unfinished file, or the directory was removed"),
-    "safe mode": ("hdfs.safe-mode", "try again when `hdfs dfsadmin -safemode get` says OFF"),
-    "standby": (
-        "hdfs.standby",
-        "give the active NameNode's address, or the nameservice's name with HADOOP_CONF_DIR set to its settings",
-    ),
-    "quota": ("hdfs.quota", "raise the directory's quota with `hdfs dfsadmin`, or free some of it"),
-    "file": ("hdfs.not-a-directory", "remove the file that stands where a directory should be"),
-    "denied": ("hdfs.denied", "give this user access to the directory, or set HADOOP_USER_NAME where HDFS trusts it"),
-    "credentials": (
-        "hdfs.credentials",
-        "get a Kerberos ticket with kinit, and set HADOOP_CONF_DIR to the cluster's settings",
-    ),
-    "full": ("hdfs.full", "free some space on the DataNodes, or start those that are down, and try again"),
-    "unreachable": ("hdfs.unreachable", "check host and port, and that the NameNode runs; then try again"),
-}
-
-
-def _parts(error: Exception) -> tuple[str, str]:
-    """The Java class, empty if there is none, and the message without the server's stack trace."""
-    text = str(error)
-    found = _REMOTE.search(text)
-    if found:
-        message = found["message"].replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')
-        return found["kind"], one_line(message.partition("\n\tat ")[0].replace("\n", " ")).rstrip(".")
-    return "", one_line(text.partition("\n\tat ")[0]).rstrip(".")
+def _write_piece(writer: FileWriter, piece: bytes, _: Client) -> None:
+    writer.write(piece)

@@ -97,7 +97,7 @@ class Turns:
         """The rivals in this folder, and `mine`."""
         found = {}
         try:
-            listing = self._hdfs.call(lambda hdfs: list(hdfs.list_status(self._folder)))
+            listing = self._hdfs.list(self._folder)
         except FileNotFoundError:
             return {}  # a rival has removed ours, and then the folder
         for status in listing:
@@ -107,7 +107,7 @@ class Turns:
         return found
 
     def _remove(self, path: str) -> None:
-        self._hdfs.call(lambda hdfs: hdfs.delete(path, True))
+        self._hdfs.remove(path, recursive=True)
 
     def _pause(self) -> None:
         time.sleep(random.uniform(0.01, 0.04))
