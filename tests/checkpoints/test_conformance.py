@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hdfs_native import Client
 
 from holdfast import CheckpointStore, open_store
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
@@ -15,6 +16,7 @@ from holdfast.testing.conformance.checkpoints.subject import manifest
 from holdfast.testing.conformance.checkpoints.suite import Abilities, CheckpointStoreConformance
 from places import interrupt
 from servers.gcs import GcsServer
+from servers.hdfs import HdfsServer
 from servers.s3 import S3Server
 
 
@@ -123,3 +125,36 @@ class TestGoogle(CheckpointStoreConformance):
 
     def open_objects(self) -> ObjectStore:
         return open_objects(self.url, options=self.options)
+
+
+class TestHdfs(CheckpointStoreConformance):
+    layout = ObjectLayout()
+    abilities = Abilities(leftovers=True)
+
+    @pytest.fixture(autouse=True)
+    def place(self, hdfs: HdfsServer) -> None:
+        self.server = hdfs
+        self.url = hdfs.new_folder()
+
+    def open(self, **options: Any) -> CheckpointStore:
+        return open_store(self.url, **options)
+
+    def open_beside(self, **options: Any) -> CheckpointStore:
+        return open_store(f"{self.url}2", **options)
+
+    def open_objects(self) -> ObjectStore:
+        return open_objects(self.url)
+
+    # Seconds each: many checkpoints.
+    test_young_ones_stay_and_old_ones_go = pytest.mark.soak(
+        CheckpointStoreConformance.test_young_ones_stay_and_old_ones_go
+    )
+    test_ancestors_of_young_ones_stay = pytest.mark.soak(CheckpointStoreConformance.test_ancestors_of_young_ones_stay)
+
+    def plant_leftovers(self) -> int:
+        client, root = Client(self.server.address), self.url.removeprefix(self.server.address)
+        client.create(f"{root}/manifests/.manifest-000002.json.0123456789abcdef-0.tmp").close()
+        client.create(f"{root}/manifests/.latest.json.u0123456789abcdef-0.tmp").close()
+        client.mkdirs(f"{root}/checkpoints/.removal.u0123456789abcdef-0.tmp", create_parent=True)
+        client.create(f"{root}/checkpoints/.removal.u0123456789abcdef-0.tmp/0").close()
+        return 3

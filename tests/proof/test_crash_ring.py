@@ -15,9 +15,11 @@ from proof_checks import check, check_tidy
 from proof_works import WORKS, Address, Place, Work, manifest
 
 from holdfast.checkpoints.lease import KEPT_GENERATIONS
+from holdfast.storage.objects import hdfs_turns
 from holdfast.testing.faults import crash
 from holdfast.testing.faults.crash import CrashRing
 from products import in_turn
+from servers.hdfs import HdfsServer
 from servers.s3 import S3Server
 
 pytestmark = pytest.mark.crash
@@ -136,6 +138,44 @@ def test_killed_at_every_request_on_s3(name: str, s3_server: S3Server) -> None:
         assert run.event == events[index]
         variant = "first" if index % 2 else "second"
         after_the_kill(place, work, told + run.acknowledged, variant, None)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(kill, places))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "save",
+        "update",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in WORKS if name not in ("save", "update")),
+    ],
+)
+def test_killed_at_every_step_on_hdfs(name: str, hdfs: HdfsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between a contender and its rename, and with an object moved aside and not yet removed."""
+    monkeypatch.setattr(hdfs_turns, "PATIENCE", 0.2)
+    work = WORKS[name]
+
+    def prepared() -> tuple[Address, list[str]]:
+        place = Address(hdfs.new_folder(), "object", {"dfs.replication": "2"})
+        told: list[str] = []
+        work.prepare(place, told.append)
+        return place, told
+
+    def arguments(place: Address) -> dict[str, object]:
+        return {"work": name, "url": place.url, "layout": place.layout, "options": place.options}
+
+    events = crash.record(RUN, **arguments(prepared()[0]))
+    places = [index for index, event in enumerate(events) if event.name.startswith("hdfs.")]
+    assert len(places) > 3
+
+    def kill(index: int) -> None:
+        place, told = prepared()
+        run = crash.kill_at(RUN, index, **arguments(place))
+        assert run.event == events[index]
+        after_the_kill(place, work, told + run.acknowledged, "first" if index % 2 else "second", None)
+        assert place.open().objects.leftovers() == []
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(kill, places))

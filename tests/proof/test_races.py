@@ -25,10 +25,11 @@ from holdfast.errors import Fenced, Unavailable
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects.local import LocalObjects
 from servers.gcs import GcsServer
+from servers.hdfs import HdfsServer
 from servers.s3 import S3Server
 
 RACERS = 8
-PLACES = ["directory", "object", pytest.param("s3", marks=pytest.mark.s3), "gs"]
+PLACES = ["directory", "object", pytest.param("s3", marks=pytest.mark.s3), "gs", "hdfs"]
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import proof_racers; proof_racers.be_zombie()"
 
 
@@ -37,6 +38,10 @@ def place(request: pytest.FixtureRequest) -> Iterator[Address]:
     if request.param in ("s3", "gs"):
         server: S3Server | GcsServer = request.getfixturevalue({"s3": "s3_server", "gs": "google"}[request.param])
         yield Address(f"{request.param}://{server.new_bucket()}/pipeline", "object", server.options)
+        return
+    if request.param == "hdfs":
+        hdfs: HdfsServer = request.getfixturevalue("hdfs")
+        yield Address(hdfs.new_folder(), "object", {"dfs.replication": "2"})
         return
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=memory) as root:

@@ -26,6 +26,8 @@ log = logging.getLogger("holdfast.sources")
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 """Object storage."""
 
+HDFS_SCHEME = "hdfs"
+
 _KV_SCHEMES = ("sqlite", "rocksdb", "redis", "rediss", "valkey", "valkeys", "postgresql", "postgres", "memory", "file")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two letters at least: C:/ is a drive
 _CONTAINER_FIRST = ("abfs", "abfss")
@@ -161,7 +163,7 @@ def kv_absolute(address: str | os.PathLike[str], *, code: str | None = None) -> 
         return kv_address(scheme, kv_path(given, code=code))
     if separator and _SCHEME.match(given):
         return given
-    if _SCHEME.match(given) or given.partition(":")[0].lower() in (*_KV_SCHEMES, *CLOUD_SCHEMES):
+    if _SCHEME.match(given) or given.partition(":")[0].lower() in (*_KV_SCHEMES, *CLOUD_SCHEMES, HDFS_SCHEME):
         name = given.partition(":")[0]  # the rest is not shown: it may hold a password
         raise _refused(
             f"{name}:... is neither a path nor an address, which has two slashes after the colon.",

@@ -32,15 +32,16 @@ def open_store(
 ) -> CheckpointStore:
     """Open the checkpoint store at an address. Nothing is read, made or changed until it is used.
 
-    A path or `file://` has a folder per checkpoint; `memory://`, `s3://`, `gs://` and `az://` have flat folders;
-    `layout` overrides that. `max_retained` complete checkpoints are kept (None or 0: all). With `keep` ('30s', '15m',
-    '12h', '7d' or a timedelta) younger ones are kept as well, the fewer the older they are: one a second of the last
-    five minutes, one a minute of two hours, one an hour of three days, then one a day. `vnode_count` is the number of
-    state partitions the runtime uses; manifests with another number get a warning. `save_states` makes at least
+    A path or `file://` has a folder per checkpoint; `memory://`, `s3://`, `gs://`, `az://` and `hdfs://` have flat
+    folders; `layout` overrides that. `max_retained` complete checkpoints are kept (None or 0: all). With `keep` ('30s',
+    '15m', '12h', '7d' or a timedelta) younger ones are kept as well, the fewer the older they are: one a second of the
+    last five minutes, one a minute of two hours, one an hour of three days, then one a day. `vnode_count` is the number
+    of state partitions the runtime uses; manifests with another number get a warning. `save_states` makes at least
     every `full_every`th checkpoint a full one. `orphan_grace` is how long, in seconds, an unfinished write of another
     process is left alone. `options` are the object store's settings, such as `endpoint`, `region`, `access_key_id` and
-    `secret_access_key`; by default they come from the environment. `credentials` returns
-    keys for S3 that are valid for a while, and is called again in time. `clock` gives the time of day, for tests.
+    `secret_access_key`; by default they come from the environment. For `hdfs://` they have Hadoop's names.
+    `credentials` returns keys for S3 that are valid for a while, and is called again in time. `clock` gives the time of
+    day, for tests.
 
         store = open_store("s3://bucket/orders", max_retained=10, options={"region": "eu-central-1"})
     """

@@ -45,7 +45,7 @@ _WHERE = {
 
 HELP = """Run a pipeline; look at, verify, repair and clean up its checkpoints.
 
-A store's address is a path, file://, s3://, gs:// or az://. Directories that LaminarDB wrote open as they are.
+A store's address is a path, file://, s3://, gs://, az:// or hdfs://. Directories that LaminarDB wrote open as they are.
 Nothing is ever removed or changed before it has been shown and agreed to.
 """
 

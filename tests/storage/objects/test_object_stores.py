@@ -7,12 +7,14 @@ import uuid
 from pathlib import Path
 
 import pytest
+from hdfs_native import Client
 
 from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects, ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.suite import Abilities, ObjectsConformance
 from places import DyingDisk
 from servers.gcs import GcsServer
+from servers.hdfs import HdfsServer
 from servers.s3 import S3Server
 
 
@@ -73,3 +75,26 @@ class TestGoogle(ObjectsConformance):
 
     def open(self) -> ObjectStore:
         return open_objects(self.url, options=self.options)
+
+
+class TestHdfs(ObjectsConformance):
+    abilities = Abilities(leftovers=True)
+
+    @pytest.fixture(autouse=True)
+    def place(self, hdfs: HdfsServer) -> None:
+        self.url = hdfs.new_folder()
+        self.root = self.url.removeprefix(hdfs.address)
+        self.client = Client(hdfs.address)
+
+    def open(self) -> ObjectStore:
+        return open_objects(self.url)
+
+    def quick_create(self, key: str) -> None:
+        self.client.create(f"{self.root}/{key}").close()  # no block, no DataNode
+
+    def plant_leftover(self) -> None:
+        for name in ("a/.new.0123456789abcdef-0.tmp", "c/.new.u0123456789abcdef-0.tmp"):
+            self.client.create(f"{self.root}/{name}").close()
+        self.client.mkdirs(f"{self.root}/c/.removal.u0123456789abcdef-0.tmp")
+        self.client.create(f"{self.root}/c/.removal.u0123456789abcdef-0.tmp/0").close()
+        self.client.mkdirs(f"{self.root}/c/empty")

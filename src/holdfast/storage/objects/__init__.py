@@ -1,4 +1,4 @@
-"""Object stores: one protocol, `ObjectStore`, on a local disk, on object storage and in memory."""
+"""Object stores: one protocol, `ObjectStore`, on a local disk, on object storage, on HDFS and in memory."""
 
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects

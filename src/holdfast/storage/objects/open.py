@@ -10,7 +10,7 @@ from typing import Any
 import obstore
 from obstore.store import MemoryStore, from_url
 
-from holdfast.base.addresses import CLOUD_SCHEMES, is_local, local_path, scheme_of, without_secrets
+from holdfast.base.addresses import CLOUD_SCHEMES, HDFS_SCHEME, is_local, local_path, scheme_of, without_secrets
 from holdfast.errors import Invalid, one_line
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects
@@ -47,7 +47,8 @@ def open_objects(
     A path or `file://` is a local directory. `memory://` is new each time, `memory://name` is shared within
     this process. `s3://`, `gs://` and `az://` take their settings from `options`, named as in obstore
     (`endpoint`, `access_key_id`, `region`, ...), or from the environment as their own tools do. `credentials` are
-    asked for keys again and again: those of a role are valid for an hour.
+    asked for keys again and again: those of a role are valid for an hour. `hdfs://host:port` and `hdfs://nameservice`
+    take their settings from the files in HADOOP_CONF_DIR, and from `options`, named as in Hadoop.
     """
     url = os.fspath(url)
     if "\x00" in url or not url:
@@ -67,12 +68,14 @@ def open_objects(
         name = rest.strip("/")
         store = _shared_memory.setdefault(name, MemoryStore()) if name else MemoryStore()
         return CloudObjects(store, f"memory://{name}")
+    if scheme == HDFS_SCHEME:
+        return _open_hdfs(url, options)
     if scheme not in CLOUD_SCHEMES:
         raise Invalid(
             f"{scheme}:// is not a kind of store that Holdfast knows.",
             code="address.scheme",
             about=without_secrets(url),
-            next_step="use a path, file://, memory://, s3://, gs:// or az://",
+            next_step="use a path, file://, memory://, s3://, gs://, az:// or hdfs://",
         )
     return _open_cloud(f"{scheme}://{rest}", options, credentials)
 
@@ -113,6 +116,43 @@ def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
         return {"token": None, **credentials(), "expires_at": datetime.now(UTC) + RENEWED_AFTER}
 
     return provide
+
+
+def _open_hdfs(url: str, options: Mapping[str, str] | None) -> ObjectStore:
+    shown = without_secrets(url)
+    host, _, path = shown.partition("://")[2].partition("/")
+    parts = [part for part in path.split("/") if part]
+    if not host or shown.partition("://")[2] != url.partition("://")[2] or ":" in path or {".", ".."} & set(parts):
+        raise Invalid(
+            f"{shown} is not the address of a directory on HDFS.",
+            code="address.refused",
+            about=shown,
+            unchanged="everything",
+            next_step="write hdfs://host:port/path, or hdfs://nameservice/path with HADOOP_CONF_DIR set; without user, "
+            "? or #, and without a colon in the path",
+        )
+    try:
+        from holdfast.storage.objects.hdfs import HdfsObjects
+        from holdfast.storage.objects.hdfs_client import HdfsClient
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"A store on hdfs:// needs the package {error.name}.",
+            code="hdfs.package",
+            about=str(error.name),
+            unchanged="everything",
+            next_step="pip install 'holdfast[hdfs]'",
+        ) from error
+    try:
+        client = HdfsClient(f"hdfs://{host}", options)
+    except Exception as error:
+        raise Invalid(
+            f"{shown} could not be opened: {one_line(error)}",
+            code="address.refused",
+            about=shown,
+            unchanged="everything",
+            next_step="add the port, or set HADOOP_CONF_DIR to the directory whose hdfs-site.xml has this nameservice",
+        ) from error
+    return HdfsObjects(client, "".join(f"/{part}" for part in parts), f"hdfs://{'/'.join([host, *parts])}")
 
 
 def _split_options(options: Mapping[str, str]) -> tuple[Any, Any, str]:

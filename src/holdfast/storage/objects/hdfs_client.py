@@ -1,0 +1,162 @@
+"""Files on HDFS: a client whose calls all end, and whose files can be read once they are written.
+
+hdfs-native waits for ever for a NameNode that takes a request and does not answer. So each call runs in a thread of its
+own and is given up after `CALL_LIMIT` seconds. Whether it takes effect later is then unknown, as after a lost reply.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
+
+from holdfast.base import forks
+from holdfast.base.steps import step
+from holdfast.storage.objects.store import Chunks
+
+T = TypeVar("T")
+Statuses = list[FileStatus]
+CALL_LIMIT = 30.0
+REPORTED_WITHIN = 30.0
+PIECE = 4 << 20
+PACKETS_AT_ONCE = 64  # of 64 KiB each: a piece
+SETTINGS = {
+    # About ten seconds of asking again, the other NameNodes included. By default hdfs-native takes minutes.
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.base.millis": "500",
+    "dfs.client.failover.sleep.max.millis": "4000",
+    "dfs.client.socket-timeout": "20000",
+}
+"""Hadoop's names. They override hdfs-site.xml, and the `options` of a store override them."""
+
+
+class HdfsClient:
+    """The files of one NameNode, or of one nameservice. Safe to use from several threads, and after a fork.
+
+    Paths are absolute. The errors are those of hdfs-native, and `TimeoutError`; see `hdfs_errors`.
+
+    The first reads of a forked child may take the socket's timeout: hdfs-native offers it connections to DataNodes that
+    only its parent can use, and takes another one only then.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None, *, limit: float = CALL_LIMIT) -> None:
+        self._url = url
+        self._settings = {**SETTINGS, **(options or {})}
+        self._limit = limit
+        self._client: Client | None = self._opened()  # a wrong setting is found here; nothing is sent yet
+        forks.opened(self)
+
+    def forget_in_child(self) -> None:
+        forks.leak(self._client)  # its threads are the parent's: even closing it would wait for them
+        self._client = None
+
+    def call(self, act: Callable[[Client], T]) -> T:
+        """The result of `act`, or its error; `TimeoutError` if there is neither within the limit."""
+        if self._client is None:
+            self._client = self._opened()
+        client = self._client
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(act(client))
+            except BaseException as error:  # a panic of the library is not an Exception
+                errors.append(error)
+
+        thread = threading.Thread(target=work, name="holdfast-hdfs", daemon=True)
+        thread.start()
+        thread.join(self._limit)
+        if results:
+            return results[0]
+        if not errors:
+            self._client = None  # the next call connects anew
+            forks.leak(client)
+            raise TimeoutError(f"no answer within {self._limit:g} seconds")
+        if isinstance(errors[0], Exception):
+            raise errors[0]
+        raise RuntimeError(str(errors[0])) from errors[0]
+
+    def _opened(self) -> Client:
+        return Client(self._url, self._settings)
+
+    def status(self, path: str) -> FileStatus:
+        return self.call(lambda hdfs: hdfs.get_file_info(path))
+
+    def is_there(self, path: str) -> bool:
+        try:
+            self.status(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(self, folder: str, *, recursive: bool = False) -> Statuses:
+        return self.call(lambda hdfs: list(hdfs.list_status(folder, recursive)))
+
+    def make_folder(self, path: str) -> None:
+        """`FileNotFoundError` if the folder above is not there."""
+        self.call(lambda hdfs: hdfs.mkdirs(path, 0o755, False))
+
+    def create(self, path: str, *, parents: bool) -> FileWriter:
+        """An empty file, open for writing; `FileExistsError` if the name is taken."""
+        return self.call(lambda hdfs: hdfs.create(path, WriteOptions(create_parent=parents)))
+
+    def write(self, writer: FileWriter, path: str, chunks: Chunks) -> None:
+        """Write and close: then it is on the disks of the DataNodes. Returns when it can be read, too.
+
+        A NameNode may be set up to close a file before the DataNodes have reported its last block. Until they have,
+        hdfs-native reads the file without that block, and no error tells.
+        """
+        size = 0
+        for piece in slices(chunks):
+            self.call(functools.partial(_write_piece, writer, piece))
+            size += len(piece)
+        self.call(lambda _: writer.close())
+        if size:
+            deadline, pause = time.monotonic() + REPORTED_WITHIN, 0.001
+            while len(self.open(path)) != size:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no DataNode has reported the last block within {REPORTED_WITHIN:g} seconds")
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+
+    def open(self, path: str) -> FileReader:
+        return self.call(lambda hdfs: hdfs.read(path))
+
+    def pieces(self, reader: FileReader, start: int, length: int) -> Iterator[bytes]:
+        """A part of the file, which must lie within it, in pieces of bounded size."""
+        if length <= 0:
+            return
+        packets = self.call(lambda _: reader.read_range_stream(start, length))
+        while piece := self.call(lambda _: b"".join(itertools.islice(packets, PACKETS_AT_ONCE))):
+            yield piece
+
+    def rename(self, old: str, new: str, *, overwrite: bool = False) -> None:
+        """Atomic. `FileNotFoundError` if the old name is not there, `FileExistsError` if the new one is."""
+        with step("hdfs.rename"):
+            self.call(lambda hdfs: hdfs.rename(old, new, overwrite))
+
+    def remove(self, path: str, *, recursive: bool = False) -> bool:
+        """True if it was there. A folder that is not empty is an error unless `recursive`."""
+        return self.call(lambda hdfs: hdfs.delete(path, recursive))
+
+    def note_times(self, path: str) -> None:
+        """An edit of the NameNode's log that changes nothing."""
+        found = self.status(path)
+        with step("hdfs.secure"):
+            self.call(lambda hdfs: hdfs.set_times(path, found.modification_time, found.access_time))
+
+
+def slices(chunks: Chunks) -> Iterator[bytes]:
+    for chunk in chunks:
+        whole = memoryview(chunk).cast("B")
+        yield from (bytes(whole[at : at + PIECE]) for at in range(0, len(whole), PIECE))
+
+
+def _write_piece(writer: FileWriter, piece: bytes, _: Client) -> None:
+    writer.write(piece)
