@@ -19,7 +19,7 @@ from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest  # n
 from maven import left_out, require_jars  # noqa: E402
 from places import LocalPlace, MemoryPlace  # noqa: E402
 from servers.gcs import GcsServer, gcs_server  # noqa: E402
-from servers.hdfs import HdfsServer, Missing, hdfs_server, jar_folder  # noqa: E402
+from servers.hdfs import HdfsServer, hdfs_server  # noqa: E402
 from servers.postgres import PostgresServer, postgres_server  # noqa: E402
 from servers.s3 import S3Server, seaweedfs_server  # noqa: E402
 from servers.valkey import ValkeyServer, valkey_server  # noqa: E402
@@ -79,10 +79,6 @@ def google() -> Iterator[GcsServer]:
 @pytest.fixture(scope="session")
 def hdfs() -> Iterator[HdfsServer]:
     """One HDFS for all tests of this process; each takes a new directory. Skipped where the server cannot be had."""
-    try:
-        jar_folder()
-    except Missing as missing:
-        pytest.skip(str(missing))
     with hdfs_server() as server:
         yield server
 

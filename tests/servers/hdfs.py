@@ -6,17 +6,16 @@ Needs Java and the jars of the profile `hdfs` of tests/jars/pom.xml, which Maven
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from maven import require_jars
 from servers.process import Kept
 
 START_TIMEOUT = 120.0
@@ -48,10 +47,10 @@ class HdfsServer:
 
     def start(self) -> None:
         """Start it, on the data that it has; it takes files when this returns."""
-        jars = jar_folder()
+        (jar, *_) = require_jars("hdfs")
         modest = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
         arguments = [str(self._process.folder), str(self.port), str(self._control)]
-        self._process.start([java(), *modest, "-cp", f"{jars}/*", MAIN, *arguments])
+        self._process.start([java(), *modest, "-cp", f"{jar.parent}/*", MAIN, *arguments])
         deadline = time.monotonic() + START_TIMEOUT
         while True:
             with contextlib.suppress(OSError):
@@ -105,20 +104,6 @@ def hdfs_server() -> Iterator[HdfsServer]:
         yield server
     finally:
         server.end()
-
-
-@functools.cache
-def jar_folder() -> str:
-    """The folder of Hadoop's jars, fetched if need be."""
-    java()
-    found = subprocess.run([ROOT / "scripts" / "jars.sh", "hdfs"], capture_output=True, text=True, check=False)
-    if found.returncode != 0:
-        if shutil.which("mvn") is None:
-            raise Missing(
-                "tests on HDFS need Maven, which fetches Hadoop's jars. Next: install maven, or put it on PATH"
-            )
-        raise RuntimeError(f"Hadoop's jars could not be fetched: {found.stderr}")
-    return found.stdout.strip()
 
 
 def java() -> str:

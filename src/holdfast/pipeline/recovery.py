@@ -115,7 +115,7 @@ def observe_workdir(
     Bytes are compared unless `stamps` say that nothing has changed.
     """
     if workdir.is_empty():
-        return WorkdirState(workdir.address), {}
+        return WorkdirState(workdir.address, absence=workdir.absence), {}
     spark_checkpoint = workdir.spark_checkpoint
     logs = spark_checkpoint.logs()
     known: set[str] = set()

@@ -62,6 +62,8 @@ class WorkdirState(msgspec.Struct, frozen=True):
     """The checkpoint store named in its owner file; None without one."""
     suspect_reason: str | None = None
     """Spark's error when it last failed on this workdir, though no damage was found in it."""
+    absence: str = "it is gone"
+    """Why it is empty, where there was one."""
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -302,7 +304,7 @@ def cannot_finish(sink: str, newest: CheckpointManifest) -> Invalid:
 def _workdir_action(workdir: WorkdirState, batch: int) -> tuple[WorkdirAction, str]:
     """Whether Spark can go on from this workdir after `batch` was decided."""
     if workdir.is_empty:
-        return "rebuild", "it is gone"
+        return "rebuild", workdir.absence
     if workdir.problem and workdir.committed <= batch:
         return "rebuild", workdir.problem
     if workdir.planned < batch:

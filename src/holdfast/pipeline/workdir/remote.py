@@ -108,18 +108,23 @@ class RemoteWorkdir(Workdir):
     def fenced(self, generation: int, still_ours: Check) -> RemoteWorkdir:
         """In the place of the last query if that ended well, else in a new and empty one."""
         with step("workdir.enter"):
-            newest = self._newest()
-            is_handed_over = newest is not None and self._directory_of(newest).exists(STAMPS)
+            found = self._found(generation, _new_place(generation))
         still_ours()
-        place = newest if is_handed_over else _new_place(generation)
-        return self._at(place, generation)
+        return found
 
     taken_over = fenced
 
     def as_found(self) -> RemoteWorkdir:
+        return self._found(self._generation, _NOWHERE)
+
+    def _found(self, generation: int | None, otherwise: str) -> RemoteWorkdir:
+        """In the newest place if it was handed over, else in another."""
         newest = self._newest()
         is_handed_over = newest is not None and self._directory_of(newest).exists(STAMPS)
-        return self._at(newest if is_handed_over else _NOWHERE, self._generation)
+        found = self._at(newest if is_handed_over else otherwise, generation)
+        if newest is not None and not is_handed_over:
+            found.absence = "the last driver did not end well, and its place is not used again"
+        return found
 
     def make(self, owner: WorkdirOwner) -> None:
         self._mark_owner(owner)

@@ -127,6 +127,9 @@ class Workdir(ABC):
     def is_empty(self) -> bool:
         """Whether it holds no file but Holdfast's own."""
 
+    absence: str = "it is gone"
+    """Why it is empty, where there was one."""
+
     @abstractmethod
     def check_replaceable(self) -> None:
         """`Invalid` if a rebuilt workdir could not take its place."""
