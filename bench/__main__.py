@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from bench import counting, epochs, indexing, projections, projections_spark, saving, sources, starts, state
+from bench import counting, epochs, indexing, projections, projections_spark, remote, saving, sources, starts, state
 
 
 def main() -> int:
@@ -24,6 +24,7 @@ def main() -> int:
         "indexing": indexing,
         "projections": projections,
         "projections-spark": projections_spark,
+        "remote": remote,
     }
     unknown = [name for name in sys.argv[1:] if name not in parts]
     if unknown:
