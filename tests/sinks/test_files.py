@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset
 import pytest
 from sink_places import DiskRequests, committing, elsewhere, everything_below, rows_in_files, staged_in
 
@@ -55,6 +56,20 @@ class TestParquet(ExactlyOnceConformance):
         self.deliver(B, delivery(3))
         read = self.spark.read.parquet(str(self.root)).select("epoch", "id")
         assert sorted(map(tuple, read.collect())) == [(1, 1), (1, 2), (3, 3), (3, 4), (3, 5)]
+
+    def test_list_of_the_committed_files(self) -> None:
+        with pytest.raises(Unavailable, match="never prepared"):
+            self.open().files()
+        self.deliver(A, delivery(1_234_567))
+        self.deliver(B, delivery(3))
+        self.stage(B, delivery(4))
+        self.deliver(B, delivery(1, lineage=2))
+        found = self.open().files()
+        assert [os.path.dirname(path) for path in found] == sorted(os.path.dirname(path) for path in found)
+        names = ["epoch=000003", "epoch=1234567", "epoch=2-000001"]
+        assert {os.path.dirname(path) for path in found} == {str(self.root / name) for name in names}
+        table = pyarrow.dataset.dataset(found, partitioning="hive").to_table()
+        assert sorted(table["id"].to_pylist()) == [1, 2, 3, 3, 4, 4, 5, 5]
 
     def test_stage_syncs_every_file_and_directory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.sink

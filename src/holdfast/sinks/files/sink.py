@@ -1,41 +1,37 @@
-"""`FileSink`: an epoch is a directory of files, `<path>/epoch=000017/part-*`, published by one rename."""
+"""`FileSink`: an epoch is a directory of files, `<path>/epoch=000017/part-*`."""
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.base.addresses import local_path
-from holdfast.base.codec import json_decoder
-from holdfast.base.steps import step
-from holdfast.errors import Invalid, one_line
-from holdfast.sinks.owner_file import DirectoryOwner, claim, is_owned, require_owner
-from holdfast.sinks.sink import (
-    EXACTLY_ONCE,
-    Delivery,
-    Descriptor,
-    RowsRefused,
-    SinkProgress,
-    check_same_delivery,
-)
-from holdfast.sinks.spark_write import write_rows
-from holdfast.sinks.staging import StagingArea, sink_disk_errors
-from holdfast.storage.files.disk import sync
+from holdfast.errors import Invalid
+from holdfast.sinks.files.layout import CommittedFile, FileLayout
+from holdfast.sinks.files.local import LocalFiles
+from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, SinkProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json", "orc", "parquet")
-EPOCH_FILE = "_epoch"
-STAGING = "_staging"
 SECRET_WORDS = ("key", "secret", "password", "token", "credential")
-ALREADY_THERE = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+class Place(Protocol):
+    """Where a file sink's epochs lie: each kind of storage publishes them in its own way."""
+
+    path: str
+
+    def prepare(self, schema: StructType, delivery: Delivery) -> None: ...
+    def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor: ...
+    def commit(self, descriptor: Descriptor, delivery: Delivery) -> None: ...
+    def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None: ...
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress: ...
+    def files(self) -> list[CommittedFile]: ...
 
 
 class FileSink:
@@ -83,8 +79,8 @@ class FileSink:
         self.options = {name: _as_text(value) for name, value in sorted((options or {}).items())}
         if "path" in {name.lower() for name in self.options}:
             raise _invalid("The option `path` would write to another directory.", self.path, "leave it out")
-        self._area = StagingArea(os.path.join(self.path, STAGING))
-        self._epoch_directory = re.compile(rf"{re.escape(epoch_column)}=(?:(\d+)-)?(\d{{6,}})", re.ASCII)
+        layout = FileLayout(self.format, self.epoch_column, self.options)
+        self._place: Place = LocalFiles(self.path, layout)
 
     def __repr__(self) -> str:
         return f"FileSink({self.path!r}, format={self.format!r})"
@@ -108,106 +104,23 @@ class FileSink:
                 unchanged="the directory",
                 next_step='give the epoch another name, with FileSink(..., epoch_column="holdfast_epoch")',
             )
-        with sink_disk_errors(self.path, "what is in the directory"):
-            claim(self.path, self._owner(delivery))
-            self._try_out(schema, delivery)
+        self._place.prepare(schema, delivery)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
-        require_owner(self.path, self._owner(delivery))
-        published = os.path.join(self.path, self._directory_name(delivery))
-        # Compared before the epoch is decided: afterwards it would be owed, and could never be committed.
-        check_same_delivery(delivery, mine=delivery.mark, found=_mark_in(published), where=published)
-        with sink_disk_errors(self.path, "everything that readers see"), self._area.new(delivery) as name:
-            staged = self._area.path(name)
-            write_rows(frame, staged, self.format, options=self.options)
-            _remove_success_mark(staged)
-            # Also ensures that no epoch's directory is empty: a rename onto an empty directory would succeed.
-            self._area.write(name, EPOCH_FILE, msgspec.json.encode(delivery))
-            self._area.seal(name)
-        return {"staged": name, "mark": delivery.mark}
+        return self._place.stage(frame, delivery)
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        name = self._area.name_in(descriptor, delivery)
-        require_owner(self.path, self._owner(delivery))
-        published = os.path.join(self.path, self._directory_name(delivery))
-        with sink_disk_errors(self.path, f"{delivery} is still to be committed"):
-            with step("sink.publish", epoch=delivery.epoch):
-                self._rename(name, published, delivery, mark=descriptor.get("mark"))
-            # Also if another driver has published it: that driver may have died before the sync.
-            with step("sink.publish-sync", epoch=delivery.epoch):
-                sync(self.path)
-                self._area.sync()
-            self._area.remove_leftovers(delivery)
+        self._place.commit(descriptor, delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        name = self._area.name_in(descriptor, delivery)
-        with sink_disk_errors(self.path, "everything that readers see"):
-            self._area.remove(name)
+        self._place.rollback(descriptor, delivery)
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
-        with sink_disk_errors(self.path, "everything that readers see"):
-            if not is_owned(self.path, self._owner(delivery)):
-                return SinkProgress()
-            with step("sink.publish-sync"):
-                sync(self.path)
-            progress = self._progress(delivery.lineage)
-            self._area.sweep(delivery, keep)
-        return progress
+        return self._place.recover(delivery, keep)
 
-    def _owner(self, delivery: Delivery) -> DirectoryOwner:
-        return DirectoryOwner(delivery.pipeline, delivery.sink, self.format, self.epoch_column)
-
-    def _try_out(self, schema: StructType, delivery: Delivery) -> None:
-        from pyspark.sql import SparkSession
-
-        with self._area.new(delivery) as name:
-            empty = SparkSession.active().createDataFrame([], schema)
-            try:
-                write_rows(empty, self._area.path(name), self.format, options=self.options)
-            except Exception as error:
-                if not hasattr(error, "getCondition"):
-                    raise
-                raise Invalid(  # without rows, and with a working disk, only the options can be wrong
-                    f"Spark does not take these options: {one_line(error)}",
-                    code="sink.options",
-                    about=self.path,
-                    unchanged="what is in the directory",
-                    next_step="correct FileSink(..., options=...)",
-                ) from error
-            self._area.remove(name)
-
-    def _rename(self, name: str, published: str, delivery: Delivery, *, mark: str | None) -> None:
-        """Publish by a rename, which fails if the epoch exists. A check beforehand would race with a second driver.
-
-        `Corrupt` if the epoch exists and came from other data.
-        """
-        try:
-            self._area.publish(name, published)
-            return
-        except FileNotFoundError:
-            if not _has_entries(published):
-                raise self._area.gone(name, delivery) from None
-        except OSError as error:
-            if error.errno not in ALREADY_THERE:
-                raise
-        check_same_delivery(delivery, mine=mark, found=_mark_in(published), where=published)
-
-    def _directory_name(self, delivery: Delivery) -> str:
-        lineage = f"{delivery.lineage}-" if delivery.lineage else ""
-        return f"{self.epoch_column}={lineage}{delivery.epoch:06}"
-
-    def _progress(self, asked: int) -> SinkProgress:
-        """The progress according to the directories' names. Empty directories do not count: an epoch's never is."""
-        named = [(found, name) for name in os.listdir(self.path) if (found := self._epoch_directory.fullmatch(name))]
-        newest_first = sorted(((int(found[1] or 0), int(found[2]), name) for found, name in named), reverse=True)
-
-        def newest(lineages: set[int]) -> tuple[int, int] | tuple[None, None]:
-            for lineage, epoch, name in newest_first:
-                if lineage in lineages and _has_entries(os.path.join(self.path, name)):
-                    return lineage, epoch
-            return None, None
-
-        return SinkProgress(newest({asked})[1], newest({lineage for lineage, _, _ in newest_first})[0])
+    def files(self) -> list[str]:
+        """The files of the committed epochs, oldest epoch first: absolute paths, for readers that take a list."""
+        return [file.address for file in self._place.files()]
 
 
 def _invalid(message: str, about: str, next_step: str) -> Invalid:
@@ -220,28 +133,3 @@ def _as_text(value: str | int | bool) -> str:
 
 def _is_secret(name: str) -> bool:
     return any(word in name.lower() for word in SECRET_WORDS)
-
-
-def _remove_success_mark(staged: str) -> None:
-    for name in ("_SUCCESS", "._SUCCESS.crc"):
-        try:
-            os.unlink(os.path.join(staged, name))
-        except FileNotFoundError:
-            continue
-
-
-def _mark_in(published: str) -> str | None:
-    """The mark of the published delivery; None if its file is missing, unreadable or has none."""
-    try:
-        with open(os.path.join(published, EPOCH_FILE), "rb") as file:
-            return json_decoder(Delivery).decode(file.read()).mark
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-
-
-def _has_entries(directory: str) -> bool:
-    try:
-        with os.scandir(directory) as entries:
-            return next(entries, None) is not None
-    except (FileNotFoundError, NotADirectoryError):
-        return False
