@@ -296,8 +296,18 @@ def test_option_that_spark_does_not_take(spark: SparkSession, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"path": "s3://me:hunter2@bucket/x?token=t"}, "not a local path"),
-        ({"path": "hdfs:///x"}, "not a local path"),
+        ({"path": "s3://me:hunter2@bucket/x?token=t"}, "more than a bucket and a path"),
+        ({"path": "s3a://bucket/a*"}, "patterns"),
+        ({"path": "s3a://bucket/a%20b"}, "patterns"),
+        ({"path": "s3a://bucket"}, "no path below its bucket"),
+        ({"path": "gs://bucket/"}, "no path below its bucket"),
+        ({"path": "s3a://bucket/a//b"}, "empty parts"),
+        ({"path": "s3a://bucket/../b"}, "empty parts"),
+        ({"path": "abfss:///x"}, "no path"),
+        ({"path": "hdfs://host/x"}, "s3a://bucket/path"),
+        ({"path": "hdfs:///x"}, "not a place that a file sink writes to"),
+        ({"path": "az://container/x"}, "abfss://"),
+        ({"path": "/x", "storage_options": {"secret_access_key": "hunter2"}}, "leave them out"),
         ({"path": "file://host/x"}, "three slashes"),
         ({"path": ""}, "directory"),
         ({"path": "/x", "format": "avro"}, "parquet"),
@@ -313,6 +323,14 @@ def test_refused_arguments(arguments: dict[str, Any], says: str) -> None:
     assert says in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "token" not in str(caught.value)
+
+
+def test_addresses_on_object_storage() -> None:
+    one, other = FileSink("s3://bucket/a b/out/"), FileSink("s3a://bucket/a b/out", storage_options={"x": "hunter2"})
+    assert one.describe() == other.describe()
+    assert one.describe()["path"] == "s3a://bucket/a b/out"
+    assert "hunter2" not in repr(other)
+    assert FileSink("abfss://c@a.dfs.core.windows.net/out").path == "abfss://c@a.dfs.core.windows.net/out"
 
 
 def test_description() -> None:

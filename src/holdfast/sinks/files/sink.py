@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.base.addresses import local_path
+from holdfast.base.addresses import is_local, local_path
 from holdfast.errors import Invalid
+from holdfast.sinks.files.cloud import CloudFiles, checked_address
 from holdfast.sinks.files.layout import CommittedFile, FileLayout
 from holdfast.sinks.files.local import LocalFiles
 from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, SinkProgress
@@ -35,20 +36,28 @@ class Place(Protocol):
 
 
 class FileSink:
-    """Files in a local or mounted directory, in any of Spark's formats parquet, json, csv and orc.
+    """Files in a directory or on object storage, in any of Spark's formats parquet, json, csv and orc.
+
+    `path` is a local or mounted directory, or `s3a://bucket/path` (`s3://` means the same), `gs://bucket/path` or
+    `abfss://container@account.dfs.core.windows.net/path`, which Spark needs a connector for.
 
     Each epoch is one directory, `<path>/epoch=000017`, or `epoch=<lineage>-000017` after a reset. Spark, pyarrow and
     others read the whole path as one table with the epoch as a column. Names that begin with `_` are Holdfast's, and
-    readers skip them, also the file `_epoch` in each directory, which holds the source positions of the epoch. A glob
-    such as `**/*.parquet` would include staged files: read the directory, or `epoch=*/part-*`.
+    readers skip them, also the file `_epoch` in each directory, which holds the source positions of the epoch.
 
-    Guarantees: readers see an epoch as a whole or not at all, and once, however often and by however many drivers it is
-    committed. It is on disk before `commit` returns. An epoch without rows also gets a directory.
-    Does not guarantee: a small number of files. There is one per partition of the frame.
-    Old epochs may be removed by hand, but not the newest: a restart reads the sink's progress from it.
+    Guarantees: an epoch is committed once, however often and by however many drivers, and durably before `commit`
+    returns. No row of an epoch that was not decided is ever in the way of a reader. In a directory readers see an epoch
+    as a whole or not at all. On object storage that holds for Spark's readers of the path, and for those who
+    read what `files()` lists. Any other reader that lists the path may see some files of a decided epoch before the
+    others, for as long as its commit takes. An epoch without rows counts, too.
+    Does not guarantee: a small number of files. There is one per partition of the frame. A glob such as `**/*.parquet`
+    in a local directory includes staged files: read the directory, or `epoch=*/part-*`. On object storage staged files
+    lie outside of the path, in `_<name>.holdfast-staging` beside it.
+    Old epochs may be removed by hand from a directory, but not the newest: a restart reads the sink's progress from it.
+    On object storage they may not: Spark's readers would look for them.
 
-    The directory belongs to one pipeline's sink for ever, because its epochs do not name the sink they are from. A
-    directory with other files is refused, because Spark silently skips files beside `epoch=...`. Two pipelines with the
+    The path belongs to one pipeline's sink for ever, because its epochs do not name the sink they are from. A
+    path with other files is refused, because Spark silently skips files beside `epoch=...`. Two pipelines with the
     same name, each with a checkpoint store of its own, are distinguished by their source positions: the second one to
     commit an epoch gets `Corrupt` and changes nothing.
     """
@@ -63,9 +72,16 @@ class FileSink:
         *,
         epoch_column: str = "epoch",
         options: Mapping[str, str | int | bool] | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        """`options` go to Spark's writer: `{"compression": "zstd"}`, for csv `{"header": True}`."""
-        self.path = local_path(path, code="sink.address")
+        """`options` go to Spark's writer: `{"compression": "zstd"}`, for csv `{"header": True}`.
+
+        `storage_options` are for Holdfast's own access to object storage, named as in `open_store`; by default it uses
+        what Spark's settings say about the address (`spark.hadoop.fs.s3a...`), or else the environment.
+        """
+        given = os.fspath(path)
+        is_remote = not is_local(given)
+        self.path = checked_address(given) if is_remote else local_path(given, code="sink.address")
         self.format = format.lower()
         if self.format not in FORMATS:
             raise _invalid(
@@ -79,8 +95,10 @@ class FileSink:
         self.options = {name: _as_text(value) for name, value in sorted((options or {}).items())}
         if "path" in {name.lower() for name in self.options}:
             raise _invalid("The option `path` would write to another directory.", self.path, "leave it out")
+        if storage_options is not None and not is_remote:
+            raise _invalid("A local path takes no storage_options.", self.path, "leave them out")
         layout = FileLayout(self.format, self.epoch_column, self.options)
-        self._place: Place = LocalFiles(self.path, layout)
+        self._place: Place = CloudFiles(given, layout, storage_options) if is_remote else LocalFiles(self.path, layout)
 
     def __repr__(self) -> str:
         return f"FileSink({self.path!r}, format={self.format!r})"
@@ -119,7 +137,10 @@ class FileSink:
         return self._place.recover(delivery, keep)
 
     def files(self) -> list[str]:
-        """The files of the committed epochs, oldest epoch first: absolute paths, for readers that take a list."""
+        """The files of the committed epochs, oldest epoch first, for readers that take a list.
+
+        Absolute paths, or addresses with the scheme that the sink was given. Needs no Spark.
+        """
         return [file.address for file in self._place.files()]
 
 
