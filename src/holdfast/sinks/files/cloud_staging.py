@@ -102,22 +102,30 @@ class CloudStaging:
     def remove(self, name: str) -> None:
         """Remove staged output that is not published. Fine if it is gone."""
         with step("sink.discard", staged=name):
-            self._remove([name])
+            keys = [info.key for info in self._objects.list(f"{self._prefix}/{name}/")]
+            record = self.key(name, EPOCH_FILE)
+            # The record first: a driver that comes to publish this finds all of it or nothing.
+            self._objects.delete([key for key in keys if key == record])
+            self._objects.delete([key for key in keys if key != record])
 
     def remove_leftovers(self, delivery: Delivery) -> None:
         """Remove everything that this driver and earlier ones staged for a delivery that has been published."""
         with step("sink.discard", epoch=delivery.epoch):
-            self._remove([name for name, found in self.staged() if found.is_left_over(delivery)])
+            doomed = [
+                key
+                for name, keys in self._keys().items()
+                if (found := parse(name)) is not None and found.is_left_over(delivery)
+                for key in keys
+            ]
+            self._objects.delete(doomed)
 
     def staged(self) -> list[tuple[str, StagedName]]:
         """The names of all staged outputs, also of those that are not whole."""
-        keys = (info.key.removeprefix(f"{self._prefix}/") for info in self._objects.list(f"{self._prefix}/"))
-        names = sorted({key.partition("/")[0] for key in keys})
-        return [(name, found) for name in names if (found := parse(name)) is not None]
+        return [(name, found) for name in self._keys() if (found := parse(name)) is not None]
 
-    def _remove(self, names: list[str]) -> None:
-        keys = [info.key for name in names for info in self._objects.list(f"{self._prefix}/{name}/")]
-        records = [self.key(name, EPOCH_FILE) for name in names]
-        # The records first: a driver that comes to publish one of them finds all of it or nothing.
-        self._objects.delete([key for key in records if key in keys])
-        self._objects.delete([key for key in keys if key not in records])
+    def _keys(self) -> dict[str, list[str]]:
+        """The keys in each folder, in the order of their names."""
+        found: dict[str, list[str]] = {}
+        for info in self._objects.list(f"{self._prefix}/"):
+            found.setdefault(info.key.removeprefix(f"{self._prefix}/").partition("/")[0], []).append(info.key)
+        return found
