@@ -8,10 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset
+import pyarrow.fs
 import pytest
 from cloud_files import CloudPlace, opened_of
 from sink_places import committing, elsewhere
 
+from holdfast.cli import main
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.sinks.files import spark_metadata
 from holdfast.sinks.files.spark_metadata import LoggedEpoch
@@ -273,3 +276,31 @@ def test_list_of_the_committed_files(place: CloudPlace) -> None:
             *[f"{place.root}/epoch=000001"] * 2,
             *[f"{place.root}/epoch=3-000001"] * 2,
         ]
+
+
+def test_list_on_the_command_line(place: CloudPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.stage(B, delivery(2))
+    options = [word for name, value in place.options.items() for word in ("--option", f"{name}={value}")]
+    assert main(["files", place.root, *options]) == 0
+    assert capsys.readouterr().out.splitlines() == place.sink().files()
+    assert main(["files", f"{place.parent}/other", *options]) == 3
+    assert main(["files", "s3://no-such-bucket/out", "--json", *options]) == 3
+    assert "bucket.not-found" in capsys.readouterr().err
+
+
+def test_list_for_readers_without_spark(place: CloudPlace) -> None:
+    """As docs/reading-files.md has it for pyarrow."""
+    place.deliver(B, delivery(2))
+    place.stage(C, delivery(3))
+    address = place.options["aws_endpoint_url"].removeprefix("http://")
+    s3 = pyarrow.fs.S3FileSystem(
+        access_key=place.options["aws_access_key_id"],
+        secret_key=place.options["aws_secret_access_key"],
+        endpoint_override=address,
+        scheme="http",
+        region="us-east-1",
+    )
+    paths = [path.removeprefix("s3://") for path in place.sink().files()]
+    table = pyarrow.dataset.dataset(paths, filesystem=s3, format="parquet", partitioning="hive").to_table()
+    rows = sorted((row["epoch"], row["id"]) for row in table.to_pylist())
+    assert rows == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]

@@ -28,7 +28,7 @@ from holdfast.sinks.files.layout import EPOCH_FILE, CommittedFile, FileLayout
 from holdfast.sinks.files.metadata_log import FIRST, SparkMetadataLog
 from holdfast.sinks.files.spark_metadata import LoggedEpoch
 from holdfast.sinks.files.try_out import try_out
-from holdfast.sinks.owner_file import OWNER_FILE, OwnerFile
+from holdfast.sinks.owner_file import OWNER_FILE, DirectoryOwner, OwnerFile
 from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, check_same_delivery
 from holdfast.sinks.spark_write import write_rows
 from holdfast.sinks.staged_name import gone, name_in
@@ -116,6 +116,9 @@ class CloudFiles:
         lineages = [lineage for lineage, _ in committed]
         epochs = [epoch for lineage, epoch in committed if lineage == delivery.lineage]
         return SinkProgress(max(epochs, default=None), max(lineages, default=None))
+
+    def owner(self) -> DirectoryOwner | None:
+        return self._open().owner.read()
 
     def files(self) -> list[CommittedFile]:
         place = self._open()

@@ -12,7 +12,7 @@ from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.sinks.files.layout import EPOCH_FILE, HIDDEN, CommittedFile, FileLayout
 from holdfast.sinks.files.try_out import try_out
-from holdfast.sinks.owner_file import local_owner_file, refused_directory
+from holdfast.sinks.owner_file import DirectoryOwner, local_owner_file, refused_directory
 from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, check_same_delivery
 from holdfast.sinks.spark_write import write_rows
 from holdfast.sinks.staging import StagingArea, sink_disk_errors
@@ -90,6 +90,10 @@ class LocalFiles:
             progress = self._progress(delivery.lineage)
             self._area.sweep(delivery, keep)
         return progress
+
+    def owner(self) -> DirectoryOwner | None:
+        with sink_disk_errors(self.path, "everything"):
+            return self._owner.read()
 
     def files(self) -> list[CommittedFile]:
         with sink_disk_errors(self.path, "everything"):
