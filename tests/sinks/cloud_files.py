@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
 from holdfast.sinks import Delivery, FileSink
+from holdfast.sinks.files import cloud
 from holdfast.sinks.files.cloud import CloudFiles, _Opened
 from holdfast.storage.objects import CloudObjects, open_objects
 from holdfast.testing.conformance.sinks import Row
@@ -63,6 +65,30 @@ class CloudPlace:
     def logged(self) -> list[Row]:
         """The rows that Spark's readers see."""
         return rows_of(self.objects, [f"out/{path}" for path in logged_files(self.objects, "out/")])
+
+
+class HandFrame:
+    """Rows that are written without Spark, as two files."""
+
+    sparkSession = None  # noqa: N815 - as in Spark
+    schema = SimpleNamespace(names=["id", "name"])
+
+    def __init__(self, rows: Sequence[Row], failure: Exception | None = None) -> None:
+        self.rows, self.failure = rows, failure
+
+
+def use_hands(patch: Callable[[object, str, object], None], options: dict[str, str]) -> None:
+    """File sinks on object storage stage `HandFrame`s."""
+
+    def write(frame: HandFrame, path: str, *_: object, **__: object) -> None:
+        objects = open_objects(path, options=options)
+        for number in (0, 1):
+            objects.create(f"part-{number:05}-{uuid.uuid4()}-c000.snappy.parquet", [parquet(frame.rows[number::2])])
+        if frame.failure is not None:
+            raise frame.failure
+
+    patch(cloud, "write_rows", write)
+    patch(cloud, "try_out", lambda _, path, *__, **___: write(HandFrame([]), path))
 
 
 def opened_of(sink: FileSink) -> _Opened:

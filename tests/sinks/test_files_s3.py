@@ -5,19 +5,31 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from cloud_files import CloudPlace, rows_of
+from cloud_files import CloudPlace, HandFrame, layout_of, opened_of, rows_of, use_hands
 
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.sinks.files import FileSink
-from holdfast.sinks.sink import SinkProgress
+from holdfast.sinks.sink import RowsRefused, SinkProgress
 from holdfast.sinks.spark_write import explain
 from holdfast.storage.objects import CloudObjects
 from holdfast.storage.objects.spark_access import spark_access
-from holdfast.testing.conformance.sinks import COLUMNS, A, B, C, ExactlyOnceConformance, Row, SinkAbilities, delivery
+from holdfast.testing.conformance.sinks import (
+    COLUMNS,
+    A,
+    B,
+    C,
+    ExactlyOnceConformance,
+    Row,
+    SinkAbilities,
+    SinkUnderTest,
+    delivery,
+)
+from holdfast.testing.faults.proxy import FaultyProxy
 from servers.s3 import READ_ONLY_KEY, S3Server
 from sparks import configured, reach_bucket
 
@@ -28,7 +40,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.s3
 
 
-class TestS3(ExactlyOnceConformance):
+class OnS3(SinkUnderTest):
+    """Written and read by Spark, through `s3a://`."""
+
     abilities = SinkAbilities(exclusive=True)
 
     @pytest.fixture(autouse=True)
@@ -54,6 +68,42 @@ class TestS3(ExactlyOnceConformance):
         below = "lake/_out.holdfast-staging/"
         return sorted({key.removeprefix(below).partition("/")[0] for key in self.keys() if key.startswith(below)})
 
+
+@pytest.mark.soak
+class TestConformance(OnS3, ExactlyOnceConformance):
+    """All of it with Spark. `TestConformanceByHand` takes a tenth of the time."""
+
+
+class TestConformanceByHand(ExactlyOnceConformance):
+    """Staged without Spark, and read as Spark reads it."""
+
+    abilities = SinkAbilities(exclusive=True)
+
+    @pytest.fixture(autouse=True)
+    def place(self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at = CloudPlace(s3_server.new_bucket(), s3_server.options)
+        use_hands(monkeypatch.setattr, s3_server.options)
+
+    def open(self) -> FileSink:
+        return self.at.sink()
+
+    def frame(self, rows: Sequence[Row]) -> Any:
+        return HandFrame(rows)
+
+    def failing_frame(self) -> Any:
+        return HandFrame(A, failure=RowsRefused("bad row"))
+
+    def visible(self) -> list[Row]:
+        if not any(key.startswith("out/_spark_metadata/") for key in self.at.all_keys()):
+            return []
+        assert self.at.listed() == self.at.logged()
+        return self.at.logged()
+
+    def leftovers(self) -> list[str]:
+        return self.at.staged()
+
+
+class TestS3(OnS3):
     def test_names(self) -> None:
         self.deliver(A, delivery(17))
         self.stage(B, delivery(18))
@@ -138,12 +188,41 @@ class TestS3(ExactlyOnceConformance):
         assert caught.value.code == "sink.foreign-files"
         assert self.keys() == [f"lake/out/{name}"]
 
+    def test_stage_that_fails_leaves_nothing(self) -> None:
+        with pytest.raises(RowsRefused, match="bad row"):
+            self.sink.stage(self.failing_frame(), delivery(2))
+        assert self.leftovers() == []
+        assert self.rows() == []
+
+    def test_commit_by_two_drivers_at_once(self) -> None:
+        ExactlyOnceConformance.commit_at_once(
+            self,  # type: ignore[arg-type]
+            (self.stage(A, delivery(1)), delivery(1)),
+            (self.stage(B, delivery(1, generation=2)), delivery(1, generation=2)),
+        )
+        assert self.rows() in (A, B)
+
     def test_paths_whose_names_begin_alike(self) -> None:
         self.objects.create("lake/out-of-something-else/part-0.parquet", [b"x"])
         self.deliver(A, delivery(1))
         other = FileSink(f"s3a://{self.bucket}/lake/out-2")
         other.prepare(self.frame([]).schema, delivery(0, sink="copy"))
         assert self.rows() == A
+
+    def test_a_setting_that_lets_late_tasks_replace_staged_files(self) -> None:
+        """Spark renames each file twice, whatever the session says: by its task, and by its job once all have ended."""
+        hadoop = self.spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+        hadoop.set("mapreduce.fileoutputcommitter.algorithm.version", "2")
+        try:
+            with FaultyProxy(self.s3_server.endpoint) as proxy:
+                reach_bucket(self.spark, self.bucket, proxy.endpoint)
+                sink = FileSink(self.root, storage_options=self.s3_server.options)
+                opened_of(sink).owner.claim(layout_of(sink).owner(delivery(0)))
+                sink.stage(self.frame(A), delivery(1))
+                copies = [request for request in proxy.requests if "x-amz-copy-source" in request.headers]
+        finally:
+            hadoop.set("mapreduce.fileoutputcommitter.algorithm.version", "1")
+        assert len(copies) == 4
 
     def test_json_and_an_epoch_without_rows(self) -> None:
         sink = FileSink(f"s3a://{self.bucket}/deep/er/a b", "json")

@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss")
+COMMITTER = {
+    # By version 2, which many set for S3, a task that Spark has given up could still replace a staged file.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Settings of Hadoop's for one write."""
 COPIES_AT_ONCE = 16
 MOST_ATTEMPTS = 10
 UNFIT = "%?#*[]{}\\^|<>\"'`\n"
@@ -75,7 +81,7 @@ class CloudFiles:
         # Compared before the epoch is decided: afterwards it would be owed, and could never be committed.
         self._compare(delivery, mine=delivery.mark, found=published.mark if published else None)
         with place.staging.new(delivery) as name:
-            write_rows(frame, place.staging.path(name), self._layout.format, options=self._layout.options)
+            write_rows(frame, place.staging.path(name), self._layout.format, options=self._layout.options | COMMITTER)
             place.staging.seal(name, delivery)
         return {"staged": name, "mark": delivery.mark}
 
