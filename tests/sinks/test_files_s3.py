@@ -202,6 +202,14 @@ class TestS3(OnS3):
         )
         assert self.rows() in (A, B)
 
+    def test_empty_folder_that_was_made_before(self) -> None:
+        jvm = self.spark.sparkContext._jvm
+        path = jvm.org.apache.hadoop.fs.Path(self.root)  # type: ignore[union-attr]
+        path.getFileSystem(self.spark.sparkContext._jsc.hadoopConfiguration()).mkdirs(path)  # type: ignore[attr-defined]
+        assert "lake/out" in self.keys()
+        self.deliver(A, delivery(1))
+        assert self.rows() == A
+
     def test_paths_whose_names_begin_alike(self) -> None:
         self.objects.create("lake/out-of-something-else/part-0.parquet", [b"x"])
         self.deliver(A, delivery(1))

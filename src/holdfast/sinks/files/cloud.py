@@ -47,6 +47,7 @@ COMMITTER = {
 }
 """Settings of Hadoop's for one write."""
 COPIES_AT_ONCE = 16
+TRIED = "_tried"
 MOST_ATTEMPTS = 10
 UNFIT = "%?#*[]{}\\^|<>\"'`\n"
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class CloudFiles:
         place.log.begin()
         with place.staging.new(delivery) as name:
             place.objects.check_conditions(place.staging.key(name, "_conditions"))
+            self._try_copy(place, name)
             try_out(schema, place.staging.path(name), self._layout, about=self.path)
             place.staging.remove(name)
 
@@ -137,6 +139,13 @@ class CloudFiles:
                 CommittedFile(f"{at}/{file.name}", file.size, logged.lineage, logged.epoch) for file in logged.files
             ]
         return found
+
+    def _try_copy(self, place: _Opened, name: str) -> None:
+        """Copy an object to the path and remove it there: a commit will need the right to do so."""
+        source, target = place.staging.key(name, TRIED), f"{self._name}/{TRIED}"
+        place.objects.create(source, [b"tried"])
+        place.objects.copy(source, target)
+        place.objects.delete([target])
 
     def _publish(self, place: _Opened, name: str, delivery: Delivery, *, mark: str | None) -> None:
         """Show the epoch, as it was staged by this driver or by another. `StagedOutputGone` if nothing is left of it,
@@ -263,7 +272,9 @@ class _Opened:
             f"{name}/{OWNER_FILE}",
             directory=address,
             names=lambda: {
-                info.key.removeprefix(f"{name}/").partition("/")[0] for info in objects.some(f"{name}/", FIRST)
+                info.key.removeprefix(f"{name}/").partition("/")[0]
+                for info in objects.some(f"{name}/", FIRST)
+                if info.key != name  # the mark of an empty folder
             },
             unready="it was removed, or never prepared",
         )
