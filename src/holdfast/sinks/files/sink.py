@@ -46,10 +46,10 @@ class FileSink:
     readers skip them, also the file `_epoch` in each directory, which holds the source positions of the epoch.
 
     Guarantees: an epoch is committed once, however often and by however many drivers, and durably before `commit`
-    returns. No row of an epoch that was not decided is ever in the way of a reader. In a directory readers see an epoch
-    as a whole or not at all. On object storage that holds for Spark's readers of the path, and for those who
-    read what `files()` lists. Any other reader that lists the path may see some files of a decided epoch before the
-    others, for as long as its commit takes. An epoch without rows counts, too.
+    returns. Readers see no row of an epoch that was not decided. In a directory they see an epoch as a whole or not at
+    all. On object storage that holds for Spark's readers of the path, and for those who read what `files()` lists; any
+    other reader that lists the path may see some files of a decided epoch before the others, for as long as its commit
+    takes. An epoch without rows counts, too.
     Does not guarantee: a small number of files. There is one per partition of the frame. A glob such as `**/*.parquet`
     in a local directory includes staged files: read the directory, or `epoch=*/part-*`. On object storage staged files
     lie outside of the path, in `_<name>.holdfast-staging` beside it.
