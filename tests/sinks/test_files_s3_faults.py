@@ -21,7 +21,7 @@ from holdfast.sinks.files.spark_metadata import LoggedEpoch
 from holdfast.sinks.sink import SinkProgress, StagedOutputGone
 from holdfast.storage.objects import open, retry
 from holdfast.testing.conformance.sinks import A, B, C, delivery
-from holdfast.testing.faults.crash import CrashRing, KilledRun
+from holdfast.testing.faults.crash import CrashRing, Event, KilledRun
 from holdfast.testing.faults.proxy import FaultyProxy, LostReply, Request, Status, once
 from servers.s3 import S3Server, options_for
 
@@ -134,11 +134,14 @@ class TestKilled:
 def test_killed_while_the_log_is_compacted_and_trimmed(s3_server: S3Server, bucket: str) -> None:
     names = set()
     with CrashRing(f"{WORKS}:commit_of_a_lineage") as ring:
-        index, killed = 0, True
+        index, killed = -1, True  # the first run is not killed: it tells where the log begins to be written
         while killed:
             place = begun(s3_server, bucket, entries=28)
             to = delivery(2, lineage=1)
             arguments = {"root": f"{place.root} {json.dumps(place.options)}", "descriptor": place.stage(B, to)}
+            if index < 0:
+                index = ring.record(**arguments).index(Event("files.log", "begin"))
+                continue
             run = ring.kill_at(index, **arguments)
             names.add(run.event.name if run.event else "")
             index, killed = index + 1, run.killed
