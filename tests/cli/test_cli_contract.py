@@ -28,7 +28,7 @@ CALLS = {
     "prune": ["--keep", "1", "--dry-run"],
     "gc": ["--dry-run"],
 }
-ON_STORES = [verb for verb in VERBS if verb not in ("run", "sources", "projections")]
+ON_STORES = [verb for verb in VERBS if verb not in ("run", "files", "sources", "projections")]
 DOCUMENT = Path(__file__).parents[2] / "docs/cli.md"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from holdfast.sinks.delta.sink import DeltaSink
@@ -11,6 +12,10 @@ from holdfast.testing.faults.crash import Acknowledge
 
 
 def sink_of(kind: str, root: str) -> Sink:
+    """`root` is a path; for a bucket an address, a blank, and the options to open it with."""
+    if kind == "files-s3":
+        address, _, options = root.partition(" ")
+        return FileSink(address, storage_options=json.loads(options))
     if kind == "files":
         return FileSink(root)
     return DeltaSink(root, key="id" if kind == "merge" else None)
@@ -33,3 +38,8 @@ def recover(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str
 
 def _delivery(epoch: int, generation: int) -> Delivery:
     return Delivery(pipeline="orders", sink="out", lineage=0, epoch=epoch, generation=generation)
+
+
+def commit_of_a_lineage(acknowledge: Acknowledge, root: str, descriptor: dict[str, Any]) -> None:
+    sink_of("files-s3", root).commit(descriptor, Delivery("orders", "out", lineage=1, epoch=2, generation=1))
+    acknowledge("committed")

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset
 import pytest
 from sink_places import DiskRequests, committing, elsewhere, everything_below, rows_in_files, staged_in
 
@@ -55,6 +56,20 @@ class TestParquet(ExactlyOnceConformance):
         self.deliver(B, delivery(3))
         read = self.spark.read.parquet(str(self.root)).select("epoch", "id")
         assert sorted(map(tuple, read.collect())) == [(1, 1), (1, 2), (3, 3), (3, 4), (3, 5)]
+
+    def test_list_of_the_committed_files(self) -> None:
+        with pytest.raises(Unavailable, match="never prepared"):
+            self.open().files()
+        self.deliver(A, delivery(1_234_567))
+        self.deliver(B, delivery(3))
+        self.stage(B, delivery(4))
+        self.deliver(B, delivery(1, lineage=2))
+        found = self.open().files()
+        assert [os.path.dirname(path) for path in found] == sorted(os.path.dirname(path) for path in found)
+        names = ["epoch=000003", "epoch=1234567", "epoch=2-000001"]
+        assert {os.path.dirname(path) for path in found} == {str(self.root / name) for name in names}
+        table = pyarrow.dataset.dataset(found, partitioning="hive").to_table()
+        assert sorted(table["id"].to_pylist()) == [1, 2, 3, 3, 4, 4, 5, 5]
 
     def test_stage_syncs_every_file_and_directory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.sink
@@ -281,8 +296,18 @@ def test_option_that_spark_does_not_take(spark: SparkSession, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"path": "s3://me:hunter2@bucket/x?token=t"}, "not a local path"),
-        ({"path": "hdfs:///x"}, "not a local path"),
+        ({"path": "s3://me:hunter2@bucket/x?token=t"}, "more than a bucket and a path"),
+        ({"path": "s3a://bucket/a*"}, "patterns"),
+        ({"path": "s3a://bucket/a%20b"}, "patterns"),
+        ({"path": "s3a://bucket"}, "no path below its bucket"),
+        ({"path": "gs://bucket/"}, "no path below its bucket"),
+        ({"path": "s3a://bucket/a//b"}, "empty parts"),
+        ({"path": "s3a://bucket/../b"}, "empty parts"),
+        ({"path": "abfss:///x"}, "no path"),
+        ({"path": "hdfs://host/x"}, "s3a://bucket/path"),
+        ({"path": "hdfs:///x"}, "not a place that a file sink writes to"),
+        ({"path": "az://container/x"}, "abfss://"),
+        ({"path": "/x", "storage_options": {"secret_access_key": "hunter2"}}, "leave them out"),
         ({"path": "file://host/x"}, "three slashes"),
         ({"path": ""}, "directory"),
         ({"path": "/x", "format": "avro"}, "parquet"),
@@ -298,6 +323,14 @@ def test_refused_arguments(arguments: dict[str, Any], says: str) -> None:
     assert says in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "token" not in str(caught.value)
+
+
+def test_addresses_on_object_storage() -> None:
+    one, other = FileSink("s3://bucket/a b/out/"), FileSink("s3a://bucket/a b/out", storage_options={"x": "hunter2"})
+    assert one.describe() == other.describe()
+    assert one.describe()["path"] == "s3a://bucket/a b/out"
+    assert "hunter2" not in repr(other)
+    assert FileSink("abfss://c@a.dfs.core.windows.net/out").path == "abfss://c@a.dfs.core.windows.net/out"
 
 
 def test_a_sink_describes_its_path_and_options_without_secrets() -> None:

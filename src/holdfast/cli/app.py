@@ -32,6 +32,7 @@ VERBS = {
     "recover": "Find the checkpoint to resume from, and repair 'latest'.",
     "prune": "Remove old checkpoints.",
     "gc": "Remove what no checkpoint owns.",
+    "files": "List the committed files of a FileSink.",
     "sources": "List the sources of an index, or clear them.",
     "projections": "List the projections of a store; empty or rebuild one.",
 }
@@ -60,6 +61,7 @@ Examples:
   holdfast recover /data/orders --dry-run           which checkpoint can be trusted
   holdfast prune /data/orders --keep 10 --dry-run   what would go
   holdfast gc /data/orders --older-than 1h          sweep what crashes left behind
+  holdfast files s3://bucket/lake/orders            what readers may read of a FileSink
   holdfast sources sqlite:///data/turnover.db       how far an index has read its sources
   holdfast projections sqlite:///data/shop.db       how far each projection has come
 

@@ -80,6 +80,38 @@ _DEBUG = click.option(
 )
 
 
+_SETTINGS = click.option(
+    "--option",
+    "settings",
+    multiple=True,
+    type=Setting(),
+    metavar="KEY=VALUE",
+    help="A setting of the object store, such as endpoint=http://localhost:9000; may be repeated. "
+    "Without it the environment counts (AWS_..., GOOGLE_..., AZURE_...).",
+)
+
+
+def on_files(verb: Verb) -> Verb:
+    """Decorator: add the address of a file sink, and how to open it.
+
+    The verb is called with the address, the settings of its store, the output, and its own parameters.
+    """
+
+    @click.argument("url")
+    @_JSON
+    @_SETTINGS
+    @_DEBUG
+    @functools.wraps(verb)
+    def with_files(
+        *, url: str, as_json: bool, settings: tuple[tuple[str, str], ...], debug: bool, **parameters: Any
+    ) -> int:
+        output = choose_output(click.get_current_context().info_name or "", as_json)
+        with log_as_notes(output, debug):
+            return verb(url, dict(settings), output, **parameters)
+
+    return with_files
+
+
 def on_store(verb: Verb) -> Verb:
     """Decorator: add the address of a checkpoint store, and the options that all verbs on checkpoint stores share.
 
@@ -88,15 +120,7 @@ def on_store(verb: Verb) -> Verb:
 
     @click.argument("url")
     @_JSON
-    @click.option(
-        "--option",
-        "settings",
-        multiple=True,
-        type=Setting(),
-        metavar="KEY=VALUE",
-        help="A setting of the object store, such as endpoint=http://localhost:9000; may be repeated. "
-        "Without it the environment counts (AWS_..., GOOGLE_..., AZURE_...).",
-    )
+    @_SETTINGS
     @click.option(
         "--layout",
         type=click.Choice(["directory", "object"]),

@@ -1,7 +1,7 @@
 """Sinks: targets for the rows of an epoch, staged first and then committed. One module or package per sink."""
 
 from holdfast.sinks.delta.sink import DeltaSink
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.function import FunctionSink
 from holdfast.sinks.index import IndexSink
 from holdfast.sinks.postgres.sink import PostgresSink

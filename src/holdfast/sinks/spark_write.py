@@ -1,4 +1,4 @@
-"""Writes a frame into a directory with Spark, and finds out whether the rows or the disk caused a failure."""
+"""Writes a frame with Spark, and finds out whether the rows or the storage caused a failure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.base.addresses import is_cloud, scheme_of, spark_address
 from holdfast.base.steps import step
-from holdfast.errors import HoldfastError, Unavailable, one_line
+from holdfast.errors import HoldfastError, Invalid, Unavailable, one_line
 from holdfast.sinks.sink import RowsRefused
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ DISK_TROUBLE_HERE = (
     "No such file",
     "does not exist",
 )
+NO_CONNECTOR = ("FileSystem not found", "No FileSystem for scheme")
+CLOUD_DENIED = ("AccessDenied", "Status Code: 403", "403 Forbidden")
+CLOUD_TROUBLE = (
+    "UnknownStoreException",
+    "NoSuchBucket",
+    "Unable to execute HTTP request",
+    "AWSClientIOException",
+    "AWSServiceThrottled",
+    "SocketTimeout",
+)
 _changing_settings = threading.RLock()
 
 
@@ -37,9 +48,11 @@ def write_rows(
     options: Mapping[str, str] | None = None,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """Write a frame into an existing directory, as one Spark job. Nothing is synced.
+    """Write a frame to a local directory that exists, or to an address on object storage, as one Spark job. Nothing is
+    synced.
 
-    `RowsRefused` if the rows or their columns are at fault, `Unavailable` if the disk is. Any other failure of Spark
+    `RowsRefused` if the rows or their columns are at fault, `Unavailable` if the disk or the service is, `Invalid` if
+    Spark lacks the connector for the service. Any other failure of Spark
     (cancelled, an executor lost, the source unreadable) is raised as it is.
     """
     with step("sink.write", format=format):
@@ -47,7 +60,7 @@ def write_rows(
         if partition_by:
             writer = writer.partitionBy(*partition_by)
         try:
-            writer.save(f"file://{path}")
+            writer.save(spark_address(path))
         except Exception as error:
             explained = explain(error, path)
             if explained is None:
@@ -70,6 +83,8 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
             )
         cause, seen = getattr(cause, "_cause", None) or cause.__cause__, seen + 1
     text = str(error)
+    if is_cloud(path):
+        return _explain_cloud(text, one_line(error), path)
     if any(words in text for words in DISK_TROUBLE) or (path in text and any(w in text for w in DISK_TROUBLE_HERE)):
         return Unavailable(
             f"Spark could not write to the directory: {one_line(error)}",
@@ -77,6 +92,33 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
             about=path,
             unchanged="everything that readers see",
             next_step="make room, or allow the executors' user to write there, and try again",
+        )
+    return None
+
+
+def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:
+    if any(words in text for words in NO_CONNECTOR):
+        return Invalid(
+            f"Spark has no connector for {scheme_of(path)}://: {shown}",
+            code="sink.connector",
+            about=path,
+            unchanged="everything that readers see",
+            next_step="add the connector to spark.jars.packages, for S3 org.apache.hadoop:hadoop-aws of Spark's Hadoop",
+        )
+    bucket, name = path.partition("://")[2].partition("/")[0], path.rpartition("/")[2]
+    if bucket not in text and name not in text:
+        return None  # another place, such as the source
+    is_denied = any(words in text for words in CLOUD_DENIED)
+    if is_denied or any(words in text for words in CLOUD_TROUBLE):
+        return Unavailable(
+            f"Spark could not write there: {shown}",
+            code="cloud.denied" if is_denied else "cloud.unavailable",
+            about=path,
+            unchanged="everything that readers see",
+            next_step="check the credentials and the bucket's policy; Spark has its own settings, such as "
+            "spark.hadoop.fs.s3a.access.key"
+            if is_denied
+            else "try again when the service answers",
         )
     return None
 

@@ -210,6 +210,30 @@ class CloudObjects:
         with self._explained(""):
             return sorted(obstore.list_with_delimiter(self._store)["common_prefixes"])
 
+    def some(self, prefix: str, most: int) -> Listing:
+        """The first `most` objects below `prefix`, in the service's order: a look into what may be large."""
+        check_prefix(prefix)
+        with self._explained(prefix):
+            page = next(iter(obstore.list(self._store, prefix or None, chunk_size=most)), [])
+            return [_as_info(meta) for meta in page][:most]
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the service, over whatever is at `target`. Durable on return.
+
+        Guarantees: no reader ever sees part of the body; repeating it is harmless. `NotFound` with the code
+        `object.not-found` if the source is not there.
+        Does not guarantee: more than 5 GiB, which S3 does not copy in one request.
+        """
+        check_key(source)
+        check_key(target)
+        with step("object.copy", key=target):
+            try:
+                obstore.copy(self._store, source, target)
+            except _ABSENT as error:
+                raise self._translated(error, source, writing=False) from error
+            except Exception as error:
+                raise self._translated(error, target, writing=True) from error
+
     def delete(self, keys: Sequence[str], then: Sequence[str] = ()) -> None:
         """One bulk request where the service has one; the order of its removals is not defined."""
         doomed = [check_key(key) for key in (*keys, *then)]

@@ -1,0 +1,330 @@
+"""`CloudFiles`: epochs on object storage, which has no rename.
+
+    <path>/_holdfast.json                     whose path it is
+    <path>/_spark_metadata/N                  the log: what Spark's readers see
+    <path>/epoch=000017/_epoch                which staged output the epoch is
+    <path>/epoch=000017/part-*                its files
+    <path beside>/_<name>.holdfast-staging/   what is staged
+
+A commit creates `_epoch` if absent, copies the staged files beside it, and appends the epoch to the log. Each of the
+three may be repeated by any driver, with the effect of one.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from holdfast.base.addresses import scheme_of, spark_address, without_secrets
+from holdfast.base.steps import step
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.sinks.files.cloud_staging import CloudStaging, EpochRecord, encode_record, read_record
+from holdfast.sinks.files.layout import EPOCH_FILE, CommittedFile, FileLayout
+from holdfast.sinks.files.metadata_log import FIRST, SparkMetadataLog
+from holdfast.sinks.files.spark_metadata import LoggedEpoch
+from holdfast.sinks.files.try_out import try_out
+from holdfast.sinks.owner_file import OWNER_FILE, DirectoryOwner, OwnerFile
+from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, check_same_delivery
+from holdfast.sinks.spark_write import write_rows
+from holdfast.sinks.staged_name import gone, name_in
+from holdfast.storage.objects.cloud import CloudObjects
+from holdfast.storage.objects.spark_access import Access, spark_access
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss")
+COMMITTER = {
+    # By version 2, which many set for S3, a task that Spark has given up could still replace a staged file.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Settings of Hadoop's for one write."""
+COPIES_AT_ONCE = 16
+TRIED = "_tried"
+MOST_ATTEMPTS = 10
+UNFIT = "%?#*[]{}\\^|<>\"'`\n"
+T = TypeVar("T")
+
+
+class CloudFiles:
+    """The path of a file sink, on object storage."""
+
+    def __init__(self, address: str, layout: FileLayout, storage_options: Mapping[str, str] | None) -> None:
+        self.path = checked_address(address)
+        self._given = f"{scheme_of(address)}://{self.path.partition('://')[2]}"
+        self._layout = layout
+        self._options = dict(storage_options) if storage_options is not None else None
+        self._parent, _, self._name = self.path.rpartition("/")
+        self._opened: _Opened | None = None
+        self._is_opened_by_spark = False
+
+    def prepare(self, schema: StructType, delivery: Delivery) -> None:
+        """Claim the path, begin its log, and have Spark write a file without rows beside it."""
+        place = self._open()
+        place.owner.claim(self._layout.owner(delivery))
+        place.log.begin()
+        with place.staging.new(delivery) as name:
+            place.objects.check_conditions(place.staging.key(name, "_conditions"))
+            self._try_copy(place, name)
+            try_out(schema, place.staging.path(name), self._layout, about=self.path)
+            place.staging.remove(name)
+
+    def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
+        place = self._open(frame.sparkSession)
+        place.owner.require(self._layout.owner(delivery))
+        published = self._record(place, delivery)
+        # Compared before the epoch is decided: afterwards it would be owed, and could never be committed.
+        self._compare(delivery, mine=delivery.mark, found=published.mark if published else None)
+        with place.staging.new(delivery) as name:
+            write_rows(frame, place.staging.path(name), self._layout.format, options=self._layout.options | COMMITTER)
+            place.staging.seal(name, delivery)
+        return {"staged": name, "mark": delivery.mark}
+
+    def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
+        place = self._open()
+        name = name_in(descriptor, delivery, area=place.staging.address)
+        if not place.is_owned:
+            place.owner.require(self._layout.owner(delivery))
+            place.is_owned = True
+        epoch = (delivery.lineage, delivery.epoch)
+        with step("sink.publish", epoch=delivery.epoch):
+            if epoch not in place.log.committed():
+                self._publish(place, name, delivery, mark=descriptor.get("mark"))
+        self._compare(delivery, mine=descriptor.get("mark"), found=place.log.committed()[epoch])
+        place.staging.remove_leftovers(delivery)
+
+    def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
+        place = self._open()
+        name = name_in(descriptor, delivery, area=place.staging.address)
+        published = self._record(place, delivery)
+        if published is None or published.staged != name:  # else a commit has begun
+            place.staging.remove(name)
+
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
+        place = self._open()
+        if not place.owner.is_owned(self._layout.owner(delivery)):
+            return SinkProgress()
+        committed = place.log.committed(fresh=True)
+        kept = None if keep is None else keep.get("staged")
+        with step("sink.discard", generation=delivery.generation):
+            for name, found in place.staging.staged():
+                if name == kept or not found.is_over(delivery):
+                    continue
+                of = msgspec.structs.replace(delivery, lineage=found.lineage, epoch=found.epoch)
+                published = None if (of.lineage, of.epoch) in committed else self._record(place, of)
+                if published is None or published.staged != name:
+                    place.staging.remove(name)
+        lineages = [lineage for lineage, _ in committed]
+        epochs = [epoch for lineage, epoch in committed if lineage == delivery.lineage]
+        return SinkProgress(max(epochs, default=None), max(lineages, default=None))
+
+    def owner(self) -> DirectoryOwner | None:
+        return self._open().owner.read()
+
+    def files(self) -> list[CommittedFile]:
+        place = self._open()
+        if place.owner.read() is None:
+            raise place.owner.unready()
+        found = []
+        for logged in place.log.epochs():
+            at = f"{self._given}/{self._layout.directory(Delivery('', '', logged.lineage, logged.epoch))}"
+            found += [
+                CommittedFile(f"{at}/{file.name}", file.size, logged.lineage, logged.epoch) for file in logged.files
+            ]
+        return found
+
+    def _try_copy(self, place: _Opened, name: str) -> None:
+        """Copy an object to the path and remove it there: a commit will need the right to do so."""
+        source, target = place.staging.key(name, TRIED), f"{self._name}/{TRIED}"
+        place.objects.create(source, [b"tried"])
+        place.objects.copy(source, target)
+        place.objects.delete([target])
+
+    def _publish(self, place: _Opened, name: str, delivery: Delivery, *, mark: str | None) -> None:
+        """Show the epoch, as it was staged by this driver or by another. `StagedOutputGone` if nothing is left of it,
+        `Corrupt` if another driver has begun to publish it from other data."""
+        epoch = (delivery.lineage, delivery.epoch)
+        for _ in range(MOST_ATTEMPTS):
+            mine = place.staging.record(name)
+            chosen = self._choose(place, mine, delivery)
+            if chosen is not None:
+                self._compare(delivery, mine=mark, found=chosen.mark)
+                if self._copy(place, chosen):
+                    files = chosen.files
+                    place.log.append(LoggedEpoch(delivery.lineage, delivery.epoch, chosen.mark, files))
+                    return
+            # Published by another driver, which has removed what was staged; or removed without being published.
+            if epoch in place.log.committed(fresh=True):
+                return
+            if mine is None or chosen is None:
+                raise gone(delivery, where=place.staging.path(name))
+            if chosen.staged == name:
+                self._withdraw(place, chosen)
+                raise gone(delivery, where=place.staging.path(name))
+            self._replace(place, chosen, mine)
+        raise Conflict(
+            f"Other drivers kept publishing {delivery} while this one did.",
+            code="object.contended",
+            about=self._shown(delivery),
+            unchanged="everything that readers see",
+            next_step="find the other drivers",
+        )
+
+    def _choose(self, place: _Opened, mine: EpochRecord | None, delivery: Delivery) -> EpochRecord | None:
+        """The record of the epoch, which is `mine` unless another driver was first; None if there is neither."""
+        if mine is not None:
+            with step("files.choose", epoch=delivery.epoch):
+                try:
+                    place.objects.create(self._key(delivery, EPOCH_FILE), [encode_record(mine)])
+                    return mine
+                except Conflict:
+                    pass
+        return self._record(place, delivery)
+
+    def _copy(self, place: _Opened, chosen: EpochRecord) -> bool:
+        """Copy the staged files to where they belong; False if one is gone. Fine if they have been copied before."""
+
+        def copy(file: str) -> bool:
+            try:
+                place.objects.copy(place.staging.key(chosen.staged, file), self._key(chosen, file))
+            except NotFound as error:
+                if error.code != "object.not-found":
+                    raise
+                return False
+            return True
+
+        with step("files.copy", files=len(chosen.files)):
+            return all(_in_parallel(copy, [file.name for file in chosen.files]))
+
+    def _withdraw(self, place: _Opened, chosen: EpochRecord) -> None:
+        """Remove copies of an epoch that can never be whole."""
+        with step("files.withdraw", epoch=chosen.epoch):
+            place.objects.delete([self._key(chosen, file.name) for file in chosen.files])
+
+    def _replace(self, place: _Opened, old: EpochRecord, new: EpochRecord) -> None:
+        """Choose another staged output, because that of the old choice is gone and was never published."""
+        self._withdraw(place, old)
+        with step("files.choose", epoch=new.epoch):
+            place.objects.update(
+                self._key(new, EPOCH_FILE),
+                lambda body: encode_record(new) if body in (None, encode_record(old)) else None,
+            )
+
+    def _record(self, place: _Opened, delivery: Delivery) -> EpochRecord | None:
+        key = self._key(delivery, EPOCH_FILE)
+        try:
+            return read_record(place.objects, key)
+        except msgspec.DecodeError as error:
+            raise Corrupt(
+                f"{self._shown(delivery)}/{EPOCH_FILE} makes no sense: {error}",
+                code="sink.files-epoch",
+                about=self._shown(delivery),
+                unchanged="everything",
+                next_step="restore that object from a backup or an older version of it",
+            ) from error
+
+    def _compare(self, delivery: Delivery, *, mine: str | None, found: str | None) -> None:
+        check_same_delivery(delivery, mine=mine, found=found, where=self._shown(delivery))
+
+    def _key(self, delivery: Delivery, file: str) -> str:
+        return f"{self._name}/{self._layout.directory(delivery)}/{file}"
+
+    def _shown(self, delivery: Delivery) -> str:
+        return f"{self.path}/{self._layout.directory(delivery)}"
+
+    def _open(self, session: SparkSession | None = None) -> _Opened:
+        """The path through our own client, by the given options, or by Spark's settings, or by the environment.
+
+        Opened once, and once more if there was no Spark yet.
+        """
+        if self._opened is None or not (self._options is not None or self._is_opened_by_spark):
+            session = session or _running_session()
+            if self._opened is None or session is not None:
+                access = Access(self._parent, self._options)
+                if session is not None:
+                    access = spark_access(session, self._parent, self._options)
+                objects = access.open()
+                assert isinstance(objects, CloudObjects)
+                self._opened = _Opened(objects, self.path, self._layout)
+                self._is_opened_by_spark = session is not None
+        return self._opened
+
+
+class _Opened:
+    """The parts of an opened path."""
+
+    def __init__(self, objects: CloudObjects, address: str, layout: FileLayout) -> None:
+        parent, _, name = address.rpartition("/")
+        beside = f"_{name}.holdfast-staging"
+        self.objects = objects
+        self.log = SparkMetadataLog(objects, name, address=address, layout=layout)
+        self.staging = CloudStaging(objects, beside, address=f"{parent}/{beside}")
+        self.is_owned = False
+        self.owner = OwnerFile(
+            objects,
+            f"{name}/{OWNER_FILE}",
+            directory=address,
+            names=lambda: {
+                info.key.removeprefix(f"{name}/").partition("/")[0]
+                for info in objects.some(f"{name}/", FIRST)
+                if info.key != name  # the mark of an empty folder
+            },
+            unready="it was removed, or never prepared",
+        )
+
+
+def checked_address(address: str) -> str:
+    """The address as Spark writes it, without a slash at its end. `Invalid` if a file sink cannot write there."""
+    shown = without_secrets(address)
+    scheme, rest = scheme_of(address), address.partition("://")[2]
+    host, _, path = rest.rstrip("/").partition("/")
+    if scheme not in SCHEMES:
+        raise refused_address(f"{shown} is not a place that a file sink writes to.", shown)
+    if any(letter in rest for letter in UNFIT) or ("@" in host and not scheme.startswith("abfs")):
+        raise refused_address(f"{shown} has more than a bucket and a path, or characters that mean patterns.", shown)
+    if not host or not path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise refused_address(
+            f"{shown} has no path below its bucket, or one with empty parts; staged files are kept beside it.", shown
+        )
+    return spark_address(f"{scheme}://{host}/{path}")
+
+
+def refused_address(message: str, shown: str) -> Invalid:
+    return Invalid(
+        message,
+        code="sink.address",
+        about=shown,
+        unchanged="everything",
+        next_step="give a local path, or s3a://bucket/path, gs://bucket/path or "
+        "abfss://container@account.dfs.core.windows.net/path; anything else can be mounted, or written by a "
+        "FunctionSink",
+    )
+
+
+def _running_session() -> SparkSession | None:
+    """The session of this process; None if there is none. Does not start one, nor import Spark for it."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
+
+
+def _in_parallel(function: Callable[[str], T], items: Sequence[str]) -> list[T]:
+    """Call a function for all items, several at once, as part of the caller's block of steps."""
+    if not items:
+        return []
+    with ThreadPoolExecutor(min(COPIES_AT_ONCE, len(items)), thread_name_prefix="holdfast-copy") as threads:
+        running = [threads.submit(contextvars.copy_context().run, function, item) for item in items]
+        return [one.result() for one in running]

@@ -1,0 +1,46 @@
+"""The committed files of a file sink at an address, for readers without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.base.addresses import is_local, local_path
+from holdfast.errors import NotFound
+from holdfast.sinks.files.cloud import CloudFiles, checked_address
+from holdfast.sinks.files.layout import CommittedFile, FileLayout
+from holdfast.sinks.files.local import LocalFiles
+from holdfast.sinks.owner_file import OWNER_FILE, DirectoryOwner
+
+
+class CommittedFiles(msgspec.Struct, frozen=True):
+    """What a file sink has committed, and whose it is."""
+
+    path: str
+    owner: DirectoryOwner
+    files: list[CommittedFile]
+
+
+def committed_files(address: str, *, storage_options: Mapping[str, str] | None = None) -> CommittedFiles:
+    """Read what is committed at the address of a `FileSink`. Changes nothing.
+
+    `NotFound` if no file sink has written there.
+    """
+
+    def place(layout: FileLayout) -> LocalFiles | CloudFiles:
+        if is_local(address):
+            return LocalFiles(local_path(address, code="sink.address"), layout)
+        return CloudFiles(address, layout, storage_options)
+
+    owner = place(FileLayout("", "", {})).owner()
+    path = local_path(address) if is_local(address) else checked_address(address)
+    if owner is None:
+        raise NotFound(
+            f"{path} has no {OWNER_FILE}: no FileSink has written there.",
+            code="sink.not-found",
+            about=path,
+            unchanged="everything",
+            next_step="give the path of a FileSink; the checkpoints of a pipeline are listed by: holdfast ls URL",
+        )
+    return CommittedFiles(path, owner, place(FileLayout(owner.format, owner.epoch_column, {})).files())

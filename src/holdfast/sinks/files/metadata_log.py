@@ -1,0 +1,161 @@
+"""`SparkMetadataLog`: the log of a file sink on object storage. An epoch that is in it is committed.
+
+Each entry is one conditional create, so that any number of drivers append to it, one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.base.steps import step
+from holdfast.errors import Conflict, Corrupt, NotFound
+from holdfast.sinks.files import spark_metadata
+from holdfast.sinks.files.layout import FileLayout
+from holdfast.sinks.files.spark_metadata import LoggedEpoch
+from holdfast.sinks.sink import Delivery
+from holdfast.storage.objects.cloud import CloudObjects
+
+FOLDER = "_spark_metadata"
+ENTRY_LIMIT = 2 << 30
+MOST_ATTEMPTS = 100
+FIRST = 1000
+READERS = spark_metadata.INTERVAL + 1
+Epoch = tuple[int, int]
+"""Lineage and epoch."""
+
+
+class SparkMetadataLog:
+    """The log below `prefix`, as far as it has been read: entries never change, so that only new ones are asked for.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, objects: CloudObjects, prefix: str, *, address: str, layout: FileLayout) -> None:
+        """`address` is that of the sink, as Spark's readers see it."""
+        self._objects = objects
+        self._folder = f"{prefix}/{FOLDER}/"
+        self._address = address
+        self._layout = layout
+        self._newest: int | None = None
+        self._marks: dict[Epoch, str | None] = {}
+
+    def begin(self) -> None:
+        """Make the first, empty entry: from then on Spark's readers look at the log, not at the files.
+
+        `Corrupt` if there is no log, and there are epochs.
+        """
+        if self._numbers():
+            return
+        if any(self._layout.epoch_in(name) for name in self._names_beside()):
+            raise self._damaged("its entries are gone, and epochs are there")
+        with step("files.begin-log"), contextlib.suppress(Conflict):
+            self._objects.create(self._key(0), [spark_metadata.entry([])])
+
+    def committed(self, *, fresh: bool = False) -> dict[Epoch, str | None]:
+        """The committed epochs and their marks: as known here, or read anew."""
+        if fresh or self._newest is None:
+            self._read()
+        return self._marks
+
+    def epochs(self) -> list[LoggedEpoch]:
+        """The committed epochs with their files, oldest first. Read anew."""
+        _, found = self._read()
+        return sorted(found, key=lambda logged: (logged.lineage, logged.epoch))
+
+    def append(self, logged: LoggedEpoch) -> str | None:
+        """Commit an epoch, unless it is committed already. Returns the mark of the committed one.
+
+        Guarantees: of any number of drivers one commits it. Durable on return, and in what every later reader reads.
+        """
+        epoch = (logged.lineage, logged.epoch)
+        for _ in range(MOST_ATTEMPTS):
+            if epoch in self.committed():
+                return self._marks[epoch]
+            if self._create(self._next(), logged):
+                self._marks[epoch] = logged.mark
+                return logged.mark
+            self._read()
+        raise Conflict(
+            f"The log kept growing while epoch {logged.epoch} was being committed.",
+            code="object.contended",
+            about=f"{self._address}/{FOLDER}",
+            unchanged="everything that readers see",
+            next_step="find the other writer",
+        )
+
+    def _create(self, number: int, logged: LoggedEpoch) -> bool:
+        """Create the entry with this number; False if there is one, or there has been one before it was trimmed."""
+        directory = self._layout.directory(Delivery("", "", logged.lineage, logged.epoch))
+        lines = [spark_metadata.encode(self._address, directory, logged)]
+        with step("files.log", number=number):
+            try:
+                if spark_metadata.is_compact(number):
+                    lines = [*self._lines_before(number), *lines]
+                self._objects.create(self._key(number), [spark_metadata.entry(lines)])
+            except (Conflict, NotFound):
+                return False
+        # A driver that was frozen for very long may have created an entry that had been there and was trimmed since.
+        numbers = self._numbers()
+        if max(numbers, default=number) != number:
+            return False
+        self._newest = number
+        if spark_metadata.is_compact(number):
+            self._trim(numbers)
+        return True
+
+    def _lines_before(self, number: int) -> list[bytes]:
+        try:
+            return [spark_metadata.lines_of(body) for body in self._bodies(spark_metadata.needed(range(number)))]
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
+
+    def _trim(self, numbers: list[int]) -> None:
+        doomed = spark_metadata.removable(numbers)
+        if doomed:
+            with step("files.trim-log", entries=len(doomed)):
+                self._objects.delete([self._key(number) for number in doomed])
+
+    def _next(self) -> int:
+        assert self._newest is not None
+        return self._newest + 1
+
+    def _read(self) -> tuple[int, list[LoggedEpoch]]:
+        for _ in range(MOST_ATTEMPTS):
+            numbers = self._numbers()
+            try:
+                wanted = spark_metadata.needed(numbers)
+                bodies = self._bodies(wanted)
+                found = [logged for body in bodies for logged in spark_metadata.decode(body)]
+            except NotFound:
+                continue  # trimmed after it was listed
+            except ValueError as error:
+                raise self._damaged(str(error)) from error
+            self._newest = wanted[-1]
+            self._marks = {(logged.lineage, logged.epoch): logged.mark for logged in found}
+            return self._newest, found
+        raise self._damaged("entries that were listed could not be read")
+
+    def _bodies(self, numbers: list[int]) -> list[bytes]:
+        with ThreadPoolExecutor(READERS, thread_name_prefix="holdfast-log") as readers:
+            return list(readers.map(lambda number: self._objects.read(self._key(number), limit=ENTRY_LIMIT), numbers))
+
+    def _numbers(self) -> list[int]:
+        names = (info.key.removeprefix(self._folder) for info in self._objects.list(self._folder))
+        return sorted(number for name in names if (number := spark_metadata.number_in(name)) is not None)
+
+    def _names_beside(self) -> set[str]:
+        sink = self._folder.removesuffix(f"{FOLDER}/")
+        return {info.key.removeprefix(sink).partition("/")[0] for info in self._objects.some(sink, FIRST)}
+
+    def _key(self, number: int) -> str:
+        return f"{self._folder}{spark_metadata.entry_name(number)}"
+
+    def _damaged(self, why: str) -> Corrupt:
+        return Corrupt(
+            f"The log of committed files makes no sense: {why}.",
+            code="sink.files-log",
+            about=f"{self._address}/{FOLDER}",
+            unchanged="everything",
+            next_step="restore the entry from a backup or an older version of the bucket, or give the sink a new path",
+        )

@@ -1,0 +1,156 @@
+"""`FileSink`: an epoch is a directory of files, `<path>/epoch=000017/part-*`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.base.addresses import is_local, local_path
+from holdfast.errors import Invalid
+from holdfast.sinks.files.cloud import CloudFiles, checked_address
+from holdfast.sinks.files.layout import CommittedFile, FileLayout
+from holdfast.sinks.files.local import LocalFiles
+from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, SinkProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+FORMATS = ("csv", "json", "orc", "parquet")
+SECRET_WORDS = ("key", "secret", "password", "token", "credential")
+
+
+class Place(Protocol):
+    """Where a file sink's epochs lie: each kind of storage publishes them in its own way."""
+
+    path: str
+
+    def prepare(self, schema: StructType, delivery: Delivery) -> None: ...
+    def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor: ...
+    def commit(self, descriptor: Descriptor, delivery: Delivery) -> None: ...
+    def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None: ...
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress: ...
+    def files(self) -> list[CommittedFile]: ...
+
+
+class FileSink:
+    """Files in a directory or on object storage, in any of Spark's formats parquet, json, csv and orc.
+
+    `path` is a local or mounted directory, or `s3a://bucket/path` (`s3://` means the same), `gs://bucket/path` or
+    `abfss://container@account.dfs.core.windows.net/path`, which Spark needs a connector for.
+
+    Each epoch is one directory, `<path>/epoch=000017`, or `epoch=<lineage>-000017` after a reset. Spark, pyarrow and
+    others read the whole path as one table with the epoch as a column. Names that begin with `_` are Holdfast's, and
+    readers skip them, also the file `_epoch` in each directory, which holds the source positions of the epoch.
+
+    Guarantees: an epoch is committed once, however often and by however many drivers, and durably before `commit`
+    returns. Readers see no row of an epoch that was not decided. In a directory they see an epoch as a whole or not at
+    all. On object storage that holds for Spark's readers of the path, and for those who read what `files()` lists; any
+    other reader that lists the path may see some files of a decided epoch before the others, for as long as its commit
+    takes. An epoch without rows counts, too.
+    Does not guarantee: a small number of files. There is one per partition of the frame. A glob such as `**/*.parquet`
+    in a local directory includes staged files: read the directory, or `epoch=*/part-*`. On object storage staged files
+    lie outside of the path, in `_<name>.holdfast-staging` beside it.
+    Old epochs may be removed by hand from a directory, but not the newest: a restart reads the sink's progress from it.
+    On object storage they may not: Spark's readers would look for them.
+
+    The path belongs to one pipeline's sink for ever, because its epochs do not name the sink they are from. A
+    path with other files is refused, because Spark silently skips files beside `epoch=...`. Two pipelines with the
+    same name, each with a checkpoint store of its own, are distinguished by their source positions: the second one to
+    commit an epoch gets `Corrupt` and changes nothing.
+    """
+
+    guarantee = EXACTLY_ONCE
+    only_appends = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "parquet",
+        *,
+        epoch_column: str = "epoch",
+        options: Mapping[str, str | int | bool] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """`options` go to Spark's writer: `{"compression": "zstd"}`, for csv `{"header": True}`.
+
+        `storage_options` are for Holdfast's own access to object storage, named as in `open_store`; by default it uses
+        what Spark's settings say about the address (`spark.hadoop.fs.s3a...`), or else the environment.
+        """
+        given = os.fspath(path)
+        is_remote = not is_local(given)
+        self.path = checked_address(given) if is_remote else local_path(given, code="sink.address")
+        self.format = format.lower()
+        if self.format not in FORMATS:
+            raise _invalid(
+                f"{format!r} is not a format of a file sink.", self.path, f"choose among {', '.join(FORMATS)}"
+            )
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", epoch_column, re.ASCII):
+            raise _invalid(
+                f"epoch_column={epoch_column!r} cannot name a directory.", self.path, "use letters, digits and _"
+            )
+        self.epoch_column = epoch_column
+        self.options = {name: _as_text(value) for name, value in sorted((options or {}).items())}
+        if "path" in {name.lower() for name in self.options}:
+            raise _invalid("The option `path` would write to another directory.", self.path, "leave it out")
+        if storage_options is not None and not is_remote:
+            raise _invalid("A local path takes no storage_options.", self.path, "leave them out")
+        layout = FileLayout(self.format, self.epoch_column, self.options)
+        self._place: Place = CloudFiles(given, layout, storage_options) if is_remote else LocalFiles(self.path, layout)
+
+    def __repr__(self) -> str:
+        return f"FileSink({self.path!r}, format={self.format!r})"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "files",
+            "path": self.path,
+            "format": self.format,
+            "epoch_column": self.epoch_column,
+            "options": {name: "***" if _is_secret(name) else value for name, value in self.options.items()},
+        }
+
+    def prepare(self, schema: StructType, delivery: Delivery) -> None:
+        """Claim the directory, and have Spark write a file without rows, to check schema and options."""
+        taken = [name for name in schema.names if name.lower() == self.epoch_column.lower()]
+        if taken:
+            raise RowsRefused(
+                f"The rows already have a column {taken[0]!r}, which would be read twice.",
+                about=self.path,
+                unchanged="the directory",
+                next_step='give the epoch another name, with FileSink(..., epoch_column="holdfast_epoch")',
+            )
+        self._place.prepare(schema, delivery)
+
+    def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
+        return self._place.stage(frame, delivery)
+
+    def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
+        self._place.commit(descriptor, delivery)
+
+    def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
+        self._place.rollback(descriptor, delivery)
+
+    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
+        return self._place.recover(delivery, keep)
+
+    def files(self) -> list[str]:
+        """The files of the committed epochs, oldest epoch first, for readers that take a list.
+
+        Absolute paths, or addresses with the scheme that the sink was given. Needs no Spark.
+        """
+        return [file.address for file in self._place.files()]
+
+
+def _invalid(message: str, about: str, next_step: str) -> Invalid:
+    return Invalid(message, code="sink.files", about=about, unchanged="everything", next_step=next_step)
+
+
+def _as_text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.lower() for word in SECRET_WORDS)

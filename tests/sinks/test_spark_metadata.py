@@ -1,0 +1,187 @@
+"""The format of Spark's log of files, and the log on object storage."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cloud_files import logged_files
+from obstore.store import MemoryStore
+
+from holdfast.errors import Corrupt, HoldfastError
+from holdfast.sinks.files import spark_metadata
+from holdfast.sinks.files.layout import FileLayout
+from holdfast.sinks.files.metadata_log import SparkMetadataLog
+from holdfast.sinks.files.spark_metadata import LoggedEpoch, LoggedFile
+from holdfast.storage.objects import CloudObjects
+
+AT = "s3a://bucket/a b"
+# As Spark 4.3's own file sink writes it, partitioned by `epoch`, on S3.
+OF_SPARK = (
+    '{"path":"s3a://bucket/a%20b/epoch=000017/part-0.parquet","size":454,"isDir":false,'
+    '"modificationTime":1795010015000,"blockReplication":1,"blockSize":33554432,"action":"add"}'
+)
+EPOCH = LoggedEpoch(0, 17, "mark", (LoggedFile("part-0.parquet", 454, 1795010015000),))
+
+
+def test_a_file_is_written_as_spark_writes_it() -> None:
+    body = spark_metadata.entry([spark_metadata.encode(AT, "epoch=000017", EPOCH)]).decode()
+    version, directory, file = body.split("\n")
+    assert (version, file) == ("v1", OF_SPARK)
+    assert json.loads(directory) == json.loads(OF_SPARK) | {
+        "path": "s3a://bucket/a%20b/epoch=000017",
+        "size": 0,
+        "isDir": True,
+        "holdfast": {"lineage": 0, "epoch": 17, "mark": "mark"},
+    }
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        [],
+        [EPOCH],
+        [LoggedEpoch(0, 1)],
+        [LoggedEpoch(0, 1), EPOCH, LoggedEpoch(3, 1, None, (LoggedFile("ä b%.csv", 1, 2), LoggedFile("c", 3, 4)))],
+    ],
+)
+def test_an_entry_tells_what_it_was_made_of(epochs: list[LoggedEpoch]) -> None:
+    parts = [spark_metadata.encode(AT, f"epoch={logged.epoch}", logged) for logged in epochs]
+    body = spark_metadata.entry(parts)
+    assert spark_metadata.decode(body) == epochs
+    assert spark_metadata.entry([spark_metadata.lines_of(body)]) == body
+
+
+@pytest.mark.parametrize("body", [b"", b"v2", b"v1\n{", b"v1\n[]", f"v1\n{OF_SPARK}".encode(), b"v1\n{}"])
+def test_entries_that_make_no_sense(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        spark_metadata.decode(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("0", 0),
+        ("12", 12),
+        ("9.compact", 9),
+        ("9", None),
+        ("8.compact", None),
+        ("08", None),
+        (".3.tmp", None),
+        ("", None),
+        ("3.crc", None),
+    ],
+)
+def test_names(name: str, number: int | None) -> None:
+    assert spark_metadata.number_in(name) == number
+
+
+@pytest.mark.parametrize(
+    ("there", "needed", "removable"),
+    [
+        (range(1), [0], []),
+        (range(9), list(range(9)), []),
+        (range(10), [9], []),
+        (range(13), [9, 10, 11, 12], []),
+        (range(20), [19], list(range(9))),
+        (range(9, 33), [29, 30, 31, 32], list(range(9, 19))),
+        ([0, 19, 20], [19, 20], []),
+        ([5, *range(19, 31)], [29, 30], [5]),
+    ],
+)
+def test_which_entries_are_needed(there: Any, needed: list[int], removable: list[int]) -> None:
+    assert spark_metadata.needed(there) == needed
+    assert spark_metadata.removable(there) == removable
+    left = set(there) - set(removable)
+    assert spark_metadata.needed(left) == needed
+
+
+@pytest.mark.parametrize("there", [[], [1], [0, 2], [10], [9, 11]])
+def test_entries_that_are_missing(there: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"no entry|missing"):
+        spark_metadata.needed(there)
+
+
+class TestLog:
+    @pytest.fixture(autouse=True)
+    def place(self) -> None:
+        self.objects = CloudObjects(MemoryStore(), "memory://")
+
+    def open(self) -> SparkMetadataLog:
+        layout = FileLayout("parquet", "epoch", {})
+        return SparkMetadataLog(self.objects, "out", address="s3a://b/out", layout=layout)
+
+    def begun(self) -> SparkMetadataLog:
+        log = self.open()
+        log.begin()
+        return log
+
+    def names(self) -> list[str]:
+        names = [info.key.rpartition("/")[2] for info in self.objects.list("out/_spark_metadata/")]
+        return sorted(names, key=lambda name: int(name.partition(".")[0]))
+
+    def test_every_tenth_entry_has_everything(self) -> None:
+        log = self.begun()
+        for epoch in range(1, 36):
+            assert log.append(epoch_of(epoch)) == f"mark-{epoch}"
+            files = [f"epoch={one:06}/part-{one}" for one in range(1, epoch + 1)]
+            assert logged_files(self.objects, "out/") == files
+        assert self.names() == ["19.compact", *map(str, range(20, 29)), "29.compact", *map(str, range(30, 36))]
+        assert self.open().epochs() == [epoch_of(epoch) for epoch in range(1, 36)]
+        assert log.committed() == self.open().committed()
+
+    def test_an_epoch_is_committed_once(self) -> None:
+        one, other = self.begun(), self.open()
+        assert other.committed() == {}
+        for epoch in range(1, 25):
+            drivers = (one, other) if epoch % 3 else (other, one)
+            for log in drivers:
+                theirs = LoggedEpoch(0, epoch, f"other-{epoch}") if log is drivers[1] else epoch_of(epoch)
+                assert log.append(theirs) == f"mark-{epoch}"
+        assert self.open().epochs() == [epoch_of(epoch) for epoch in range(1, 25)]
+
+    def test_lineages_and_epochs_without_files(self) -> None:
+        log = self.begun()
+        logged = [LoggedEpoch(0, 5), LoggedEpoch(1, 1, "m"), LoggedEpoch(0, 6), epoch_of(7)]
+        for one in logged:
+            log.append(one)
+        assert self.open().epochs() == sorted(logged, key=lambda one: (one.lineage, one.epoch))
+
+    @pytest.mark.parametrize("behind", [1, 8, 9, 12, 30])
+    def test_a_driver_that_was_frozen_while_the_log_was_trimmed(self, behind: int) -> None:
+        log, frozen = self.begun(), self.open()
+        for epoch in range(1, 12):
+            log.append(epoch_of(epoch))
+        assert len(frozen.committed()) == 11
+        for epoch in range(12, 12 + behind):
+            log.append(epoch_of(epoch))
+        frozen.append(LoggedEpoch(1, 1, "late"))
+        frozen.append(LoggedEpoch(0, 12, "other"))
+        assert self.open().committed() == {(0, n): f"mark-{n}" for n in range(1, 12 + behind)} | {(1, 1): "late"}
+        for epoch in range(50, 90):
+            log.append(epoch_of(epoch))
+        assert len(self.open().committed()) == 11 + behind + 1 + 40
+        assert len(self.names()) <= 20
+
+    def test_a_log_that_was_lost(self) -> None:
+        log = self.begun()
+        log.append(epoch_of(1))
+        self.objects.create("out/epoch=000001/part-1", [b"x"])
+        self.objects.delete(["out/_spark_metadata/0"])
+        for call in (lambda: self.open().committed(), lambda: self.open().epochs(), lambda: self.open().append(EPOCH)):
+            with pytest.raises(Corrupt, match="missing"):
+                call()
+        self.objects.delete(["out/_spark_metadata/1"])
+        with pytest.raises(Corrupt, match="entries are gone"):
+            self.open().begin()
+
+    def test_a_log_of_another_program(self) -> None:
+        self.objects.create("out/_spark_metadata/0", [f"v1\n{OF_SPARK}".encode()])
+        with pytest.raises(HoldfastError) as caught:
+            self.open().committed()
+        assert caught.value.code == "sink.files-log"
+
+
+def epoch_of(epoch: int) -> LoggedEpoch:
+    return LoggedEpoch(0, epoch, f"mark-{epoch}", (LoggedFile(f"part-{epoch}", 10, 1000 * epoch),))
