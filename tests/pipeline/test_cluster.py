@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import threading
@@ -9,12 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from chains import HERE
 from orders import (
+    Order,
+    Revenue,
     check_luck,
     check_nothing_is_left_over,
     check_sinks_at_the_end,
+    check_store,
     make_orders,
     revenue_by_epoch,
     write_orders,
@@ -22,7 +27,11 @@ from orders import (
 
 import holdfast
 from holdfast.checkpoints.lease import current
+from holdfast.sinks import FileSink
+from holdfast.storage.objects import open_objects
 from holdfast.testing.faults.crash import kill_at
+from maven import require_jars
+from servers.s3 import S3Server
 from servers.spark_cluster import spark_cluster
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -106,6 +115,52 @@ def test_executors_with_another_release_are_refused_at_the_start(tmp_path: Path)
     assert said.startswith("executor.version: The executor on ")
     assert f"has Holdfast 0.0.9, and the driver {holdfast.__version__}." in said
     assert current(holdfast.open_store(tmp_path / "pipelines/store").objects) is None  # no driver was fenced
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a worker disks of its own")
+def test_workers_that_share_nothing_but_s3(tmp_path: Path, s3_server: S3Server) -> None:
+    """The workdir lies beside the checkpoints by itself, executors pack their state, and a start goes on from there."""
+    require_jars("s3a")
+    bucket = s3_server.new_bucket()
+    orders = make_orders(4)
+    put_orders(s3_server, bucket, tmp_path, orders[:2], first=0)
+    hidden = tmp_path / "driver only"
+    hidden.mkdir()
+    arguments = {"root": str(hidden), "endpoint": s3_server.endpoint, "bucket": bucket}
+    with spark_cluster() as cluster:
+        for _ in range(2):
+            cluster.add_worker(hidden=[hidden])
+        work = f"{HERE / 'works.py'}:on_s3_alone"
+        first = kill_at(work, NEVER, timeout=300.0, master=cluster.master, **arguments)
+        put_orders(s3_server, bucket, tmp_path, orders[2:], first=2)
+        second = kill_at(work, NEVER, timeout=300.0, master=cluster.master, **arguments)
+    assert first.acknowledged == second.acknowledged == [f"workdir s3a://{bucket}/store/workdir"]
+    epochs = revenue_by_epoch(orders)
+    assert files_on_s3(s3_server, bucket)[: len(epochs)] == epochs
+    check_store(holdfast.open_store(f"s3://{bucket}/store", options=s3_server.options))
+    newest = holdfast.open_store(f"s3://{bucket}/store", options=s3_server.options).load_latest()
+    assert newest is not None
+    assert any("nodes/" in batch.key for batch in newest.needed_batches), "state was packed on executors"
+
+
+def put_orders(server: S3Server, bucket: str, folder: Path, orders: list[list[Order]], *, first: int) -> None:
+    """Files of orders in the bucket, in the order in which they are to be read."""
+    objects = open_objects(f"s3://{bucket}/orders", options=server.options)
+    write_orders(folder / f"orders-{first}", orders)
+    for number, path in enumerate(sorted((folder / f"orders-{first}").iterdir()), first):
+        objects.create(f"{number:04}.json", [path.read_bytes()])
+
+
+def files_on_s3(server: S3Server, bucket: str) -> list[list[Revenue]]:
+    """What the file sink has committed, epoch by epoch."""
+    found: dict[int, list[Revenue]] = {}
+    objects = open_objects(f"s3://{bucket}", options=server.options)
+    for address in FileSink(f"s3://{bucket}/files", storage_options=server.options).files():
+        body = objects.read(address.removeprefix(f"s3://{bucket}/"), limit=1 << 20)
+        rows = pyarrow.parquet.read_table(io.BytesIO(body)).to_pylist()
+        epoch = int(address.partition("epoch=")[2].partition("/")[0])
+        found.setdefault(epoch, []).extend(Revenue(**row) for row in rows)
+    return [sorted(found.get(epoch, [])) for epoch in range(1, max(found) + 1)]
 
 
 @contextmanager

@@ -210,6 +210,27 @@ def _run_or_tell(acknowledge: Acknowledge, root: str, orders: str, opened: Sessi
     opened.end()
 
 
+def on_s3_alone(
+    acknowledge: Acknowledge, root: str, master: str, endpoint: str, bucket: str, kill_executors_at: Any = None
+) -> None:
+    """A pipeline on a cluster whose processes share nothing but a bucket, to the end of its orders."""
+    pack.LARGE = 0
+    promised = {"spark.executor.cores": "1", "spark.cores.max": "2"}
+    opened = Session(Path(root), "rocksdb-changelog", master=master, **promised)
+    reach_bucket(opened.spark, bucket, endpoint)
+    opened.spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")
+    opened.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    if kill_executors_at:
+        when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())}"))
+    pipeline = Pipeline("orders", checkpoints=f"s3://{bucket}/store")
+    stream = opened.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"s3a://{bucket}/orders")
+    pipeline.sink("files", FileSink(f"s3a://{bucket}/files"))
+    frame = revenue_of(pipeline.source("orders", stream))
+    pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
+    acknowledge(f"workdir {pipeline.workdir.address}")
+    opened.end()
+
+
 def when(name: str, phase: str, nth: int, action: Callable[[], object]) -> None:
     """Do something when this process comes to an event for the nth time."""
     left = nth

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -170,10 +171,12 @@ def stop_query(spark: SparkSession, query: StreamingQuery) -> None:
 
 
 def active_session() -> SparkSession | None:
-    """This process's session, if it has one.
+    """This process's session, if it has one. Starts none, and does not import Spark to find out.
 
     Spark Connect: the same; the session that it returns has no JVM.
     """
+    if "pyspark" not in sys.modules:
+        return None
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

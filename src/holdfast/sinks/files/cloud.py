@@ -13,7 +13,6 @@ three may be repeated by any driver, with the effect of one.
 from __future__ import annotations
 
 import contextvars
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from holdfast.base.addresses import scheme_of, spark_address, without_secrets
+from holdfast.base.jvm import active_session
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.sinks.files.cloud_staging import CloudStaging, EpochRecord, encode_record, read_record
@@ -245,7 +245,7 @@ class CloudFiles:
         Opened once, and once more if there was no Spark yet.
         """
         if self._opened is None or not (self._options is not None or self._is_opened_by_spark):
-            session = session or _running_session()
+            session = session or active_session()
             if self._opened is None or session is not None:
                 access = Access(self._parent, self._options)
                 if session is not None:
@@ -306,19 +306,6 @@ def refused_address(message: str, shown: str) -> Invalid:
         "abfss://container@account.dfs.core.windows.net/path; anything else can be mounted, or written by a "
         "FunctionSink",
     )
-
-
-def _running_session() -> SparkSession | None:
-    """The session of this process; None if there is none. Does not start one, nor import Spark for it."""
-    if "pyspark" not in sys.modules:
-        return None
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    try:
-        return SparkSession.active()
-    except PySparkException:
-        return None
 
 
 def _in_parallel(function: Callable[[str], T], items: Sequence[str]) -> list[T]:
