@@ -1,42 +1,24 @@
 """`StagingArea`: a directory for staged output, with one directory per delivery, which is later published or removed.
 
 Only this class creates, syncs, publishes and removes these directories: it is the place to support file systems other
-than local or mounted ones. Their names carry the delivery and the driver's generation, so that a later
-driver can tell which ones it may remove.
+than local or mounted ones. Their names tell a later driver which ones it may remove (see `staged_name`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-import msgspec
-
 from holdfast.base.steps import step
-from holdfast.errors import Invalid
-from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, is_undecided
+from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone
+from holdfast.sinks.staged_name import StagedName, gone, name_in, new_name, parse
 from holdfast.storage.files import disk
 
 REMOVING = "_removing-"
-_NAME = re.compile(
-    r"(?P<owner>[A-Za-z0-9_.]+)-(?P<lineage>\d+)-(?P<epoch>\d+)-(?P<generation>\d+)-[0-9a-f]{12}", re.ASCII
-)
-
-
-def owner_name(delivery: Delivery) -> str:
-    """The pipeline and the sink in a few letters that need no escaping in paths, globs or URLs.
-
-    Two owners never have the same name: the hash ensures that, the letters are for people.
-    """
-    whose = msgspec.json.encode([delivery.pipeline, delivery.sink])
-    readable = re.sub(r"[^A-Za-z0-9]+", "_", f"{delivery.pipeline}_{delivery.sink}")[:40]
-    return f"{readable}.{hashlib.sha256(whose).hexdigest()[:16]}"
 
 
 def sink_disk_errors(about: str, unchanged: str) -> AbstractContextManager[None]:
@@ -114,26 +96,11 @@ class StagingArea:
 
     def name_in(self, descriptor: Descriptor, delivery: Delivery) -> str:
         """The staged directory that a descriptor of this delivery names. `Invalid` if it names anything else."""
-        name = descriptor.get("staged")
-        found = _NAME.fullmatch(name) if isinstance(name, str) else None
-        if found is None or not _is_of(found, delivery):
-            raise Invalid(
-                f"The descriptor names {str(name)[:100]!r}, which is not staged output of {delivery}.",
-                code="sink.descriptor",
-                about=self.root,
-                unchanged="what is staged and what is published",
-                next_step="verify the checkpoint that the descriptor comes from",
-            )
-        return str(name)
+        return name_in(descriptor, delivery, area=self.root)
 
     def gone(self, name: str, delivery: Delivery, unchanged: str = "everything that readers see") -> StagedOutputGone:
         """The error to raise if the staged output of a delivery is missing or incomplete."""
-        return StagedOutputGone(
-            f"The staged output of {delivery} is gone, or incomplete.",
-            about=self.path(name),
-            unchanged=unchanged,
-            next_step="stage the epoch again",
-        )
+        return gone(delivery, where=self.path(name), unchanged=unchanged)
 
     def remove(self, name: str) -> None:
         """Remove a staged directory. Fine if it is gone."""
@@ -145,7 +112,7 @@ class StagingArea:
         """Remove everything that this driver and earlier ones staged for a delivery that has been published."""
         with step("sink.discard", epoch=delivery.epoch):
             for name, found in self._staged():
-                if _is_of(found, delivery) and int(found["generation"]) <= delivery.generation:
+                if found.is_left_over(delivery):
                     self._remove(name)
             self._remove_if_empty()
 
@@ -157,9 +124,7 @@ class StagingArea:
         kept = None if keep is None else keep.get("staged")
         with step("sink.discard", generation=delivery.generation):
             for name, found in self._staged():
-                old = int(found["generation"]) < delivery.generation
-                is_over = not is_undecided(int(found["lineage"]), int(found["epoch"]), delivery)
-                if old and is_over and name != kept and found["owner"] == owner_name(delivery):
+                if found.is_over(delivery) and name != kept:
                     self._remove(name)
             for name in self._names():
                 if name.startswith(REMOVING):
@@ -168,11 +133,10 @@ class StagingArea:
 
     def holds(self, delivery: Delivery) -> bool:
         """Whether any driver's output is still staged for this delivery."""
-        return any(_is_of(found, delivery) for _, found in self._staged())
+        return any(found.is_of(delivery) for _, found in self._staged())
 
     def _make(self, delivery: Delivery) -> str:
-        numbers = f"{delivery.lineage}-{delivery.epoch}-{delivery.generation}"
-        name = f"{owner_name(delivery)}-{numbers}-{uuid.uuid4().hex[:12]}"
+        name = new_name(delivery)
         while True:
             try:
                 os.makedirs(self.path(name))
@@ -180,8 +144,8 @@ class StagingArea:
                 continue  # another driver removed the empty root in between
             return name
 
-    def _staged(self) -> list[tuple[str, re.Match[str]]]:
-        return [(name, found) for name in self._names() if (found := _NAME.fullmatch(name)) is not None]
+    def _staged(self) -> list[tuple[str, StagedName]]:
+        return [(name, found) for name in self._names() if (found := parse(name)) is not None]
 
     def _names(self) -> list[str]:
         try:
@@ -201,8 +165,3 @@ class StagingArea:
     def _remove_if_empty(self) -> None:
         with contextlib.suppress(OSError):  # not empty, or gone
             os.rmdir(self.root)
-
-
-def _is_of(found: re.Match[str], delivery: Delivery) -> bool:
-    numbers = (int(found["lineage"]), int(found["epoch"]))
-    return found["owner"] == owner_name(delivery) and numbers == (delivery.lineage, delivery.epoch)
