@@ -21,7 +21,8 @@ def test_a_name_tells_what_it_was_made_of() -> None:
     of = delivery(7, lineage=2, generation=9, pipeline="ä/..\\%~ " * 40)
     assert new_name(of) != new_name(of)
     found = parse(new_name(of))
-    assert found is not None and found.is_of(of)
+    assert found is not None
+    assert found.is_of(of)
     assert (found.lineage, found.epoch, found.generation) == (2, 7, 9)
 
 

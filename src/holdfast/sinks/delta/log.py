@@ -1,30 +1,27 @@
-"""The log of a Delta table, through the `deltalake` package. Synced here: delta-rs syncs nothing on a local disk."""
+"""The log of a Delta table, through the `deltalake` package."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import os
-import re
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable, one_line
+from holdfast.sinks.delta.storage import LOG, TableStorage
 from holdfast.sinks.delta.table import Json
 from holdfast.sinks.sink import Delivery, check_same_delivery
-from holdfast.storage.files.disk import sync, sync_all
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
     from deltalake.transaction import AddAction
 
 ATTEMPTS = 50
-LOG = "_delta_log"
 MARK = "holdfast.mark"
 ENTRIES_SEARCHED = 1000
-_LOG_FILE = re.compile(r"(\d{20})\..*")
 
 
 def require_deltalake() -> None:
@@ -47,31 +44,27 @@ def application(delivery: Delivery) -> str:
 
 
 class DeltaLog:
-    """The log of the table at `path`.
+    """The log of the table in this storage.
 
     Every commit is made on top of the version that was read, or fails: delta-rs creates the next log entry only if it
     does not exist, and its own retries are off. So reading the application's transaction and committing are atomic: of
     two drivers with the same epoch, one commits it.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._directory = os.path.join(path, LOG)
-        self._durable_below = 0
+    def __init__(self, storage: TableStorage) -> None:
+        self._storage = storage
 
-    def exists(self) -> bool:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return any(_LOG_FILE.fullmatch(name) for name in os.listdir(self._directory))
-        return False
+    @property
+    def address(self) -> str:
+        return self._storage.address
 
     def create(self, schema: Json) -> None:
         """Create the table without rows, durably. Fine if it exists, also if another process creates it meanwhile."""
         from deltalake import DeltaTable, Schema
 
         with step("delta.create"), self.explained():
-            DeltaTable.create(self.path, Schema.from_json(json.dumps(schema)), mode="ignore")
-        self.sync()
-        sync(self.path)
+            DeltaTable.create(self.address, Schema.from_json(json.dumps(schema)), mode="ignore")
+        self._storage.sync_new_table()
 
     def open(self) -> DeltaTable:
         """The newest version. Opened each time: an old handle would not notice that the table was replaced."""
@@ -79,12 +72,12 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            return DeltaTable(self.path)
+            return DeltaTable(self.address)
         except TableNotFoundError as error:
             raise Unavailable(
-                f"{self.path} holds no Delta table: it is not mounted, or was removed, or never prepared.",
+                f"{self.address} holds no Delta table: it is not mounted, or was removed, or never prepared.",
                 code="sink.not-prepared",
-                about=self.path,
+                about=self.address,
                 unchanged="everything",
                 next_step="mount it, or prepare the sink if the table is new",
             ) from error
@@ -92,7 +85,7 @@ class DeltaLog:
             raise Corrupt(
                 f"The log of the table cannot be read: {one_line(error)}",
                 code="sink.delta-log",
-                about=self._directory,
+                about=f"{self.address}/{LOG}",
                 unchanged="everything",
                 next_step="if it is about a checkpoint, remove _last_checkpoint there, which is only a hint; "
                 "otherwise restore the log",
@@ -112,7 +105,7 @@ class DeltaLog:
         """Have `act` commit the delivery on the newest version unless the log has it; retry after a conflict.
 
         On return the log has the delivery, from this driver or another, and readers see it; it is durable only after
-        `sync_data` and `sync`. `Corrupt` if the log has it with another mark.
+        `sync_added` and the storage's `sync_log`. `Corrupt` if the log has it with another mark.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -135,9 +128,9 @@ class DeltaLog:
             self._require(delivery)
             return
         raise Conflict(
-            f"{ATTEMPTS} times in a row another writer committed to {self.path} first.",
+            f"{ATTEMPTS} times in a row another writer committed to {self.address} first.",
             code="sink.delta-busy",
-            about=self.path,
+            about=self.address,
             unchanged=f"{delivery} is still to be committed",
             next_step="try again when there are fewer writers to the table",
         )
@@ -146,9 +139,9 @@ class DeltaLog:
         """Whether the log has the delivery. `Corrupt` if its mark differs; not compared if its log entry is too old."""
         if not self.has(table, delivery):
             return False
-        actions = self._entry_of(delivery, ENTRIES_SEARCHED) if mark is not None else []
+        actions = self._entry_of(table, delivery, ENTRIES_SEARCHED) if mark is not None else []
         found = next((action["commitInfo"].get(MARK) for action in actions if "commitInfo" in action), None)
-        check_same_delivery(delivery, mine=mark, found=found, where=self.path)
+        check_same_delivery(delivery, mine=mark, found=found, where=self.address)
         return True
 
     def _require(self, delivery: Delivery) -> None:
@@ -157,7 +150,7 @@ class DeltaLog:
             raise OutcomeUnknown(
                 f"{delivery} was committed, but the table's log does not show it.",
                 code="sink.delta-forgetful",
-                about=self.path,
+                about=self.address,
                 unchanged="what was staged",
                 next_step="look at the table's history before anything is committed again",
             )
@@ -189,61 +182,29 @@ class DeltaLog:
                 commit_properties=self.properties(table, delivery, mark),
             )
 
-    def sync(self) -> None:
-        """Make the log durable: the entries since the last call, including those that other writers left unsynced."""
-        with step("delta.sync"):
-            versions: dict[str, int] = {}
-            for name in os.listdir(self._directory):
-                found = _LOG_FILE.fullmatch(name)
-                if found or name == "_last_checkpoint":
-                    versions[name] = int(found[1]) if found else self._durable_below
-            new = [name for name, version in versions.items() if version >= self._durable_below]
-            for path in (os.path.join(self._directory, name) for name in new):
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile by Delta's log cleanup
-                    sync(path)
-            sync(self._directory)
-            # Sync the newest version again next time: its checkpoint may be written later.
-            self._durable_below = max(versions.values(), default=0)
+    def sync_added(self, delivery: Delivery) -> None:
+        """Make the files durable that delta-rs wrote for this delivery.
 
-    def sync_data(self, delivery: Delivery) -> None:
-        """Make the files durable that delta-rs wrote for this delivery's merge.
-
-        `Corrupt` if a file is incomplete, because the machine went down when the log entry was on disk and its files
-        were not. Does nothing if the entry is no longer in the log.
+        `Corrupt` if a file is incomplete. Does nothing if the delivery's entry is no longer in the log.
         """
-        with step("delta.sync"):
-            paths = []
-            for path, size in self._added_by(delivery):
-                whole = os.path.join(self.path, path)
-                if not _is_whole(whole, size):
-                    raise Corrupt(
-                        f"{path} is incomplete, though the table's log has {delivery}.",
-                        code="sink.delta-torn",
-                        about=whole,
-                        unchanged="the staged rows",
-                        next_step="restore the table's directory from a copy, as it was before that version, and "
-                        "start the pipeline: it commits the epoch again",
-                    )
-                paths.append(whole)
-            sync_all(paths)
-            sync_all({os.path.dirname(path) for path in paths})
+        self._storage.sync_added(self._added_by(self.open(), delivery), delivery)
 
-    def _added_by(self, delivery: Delivery) -> list[tuple[str, int]]:
-        files = [action[kind] for action in self._entry_of(delivery) for kind in ("add", "cdc") if kind in action]
+    def _added_by(self, table: DeltaTable, delivery: Delivery) -> list[tuple[str, int]]:
+        files = [
+            action[kind] for action in self._entry_of(table, delivery) for kind in ("add", "cdc") if kind in action
+        ]
         return [(urllib.parse.unquote(file["path"]), file["size"]) for file in files]
 
-    def _entry_of(self, delivery: Delivery, limit: int | None = None) -> list[dict[str, Any]]:
+    def _entry_of(self, table: DeltaTable, delivery: Delivery, limit: int | None = None) -> list[dict[str, Any]]:
         """The actions of this delivery's log entry, searched in the newest `limit` entries.
 
         Empty if the entry is older, or was removed.
         """
         wanted = {"appId": f"{application(delivery)}/{delivery.lineage}", "version": delivery.epoch}
-        entries = sorted((name for name in os.listdir(self._directory) if name.endswith(".json")), reverse=True)
-        for name in entries[:limit]:
+        for body in itertools.islice(self._storage.log_entries(table.version()), limit):
             try:
-                with open(os.path.join(self._directory, name), encoding="utf-8") as file:
-                    actions: list[dict[str, Any]] = [json.loads(line) for line in file if line.strip()]
-            except (FileNotFoundError, ValueError):
+                actions: list[dict[str, Any]] = [json.loads(line) for line in body.splitlines() if line.strip()]
+            except ValueError:
                 continue
             found = [{key: action["txn"].get(key) for key in wanted} for action in actions if "txn" in action]
             if wanted in found:
@@ -268,16 +229,7 @@ class DeltaLog:
         return kind(
             f"The table refused a commit: {one_line(error)}",
             code="sink.delta",
-            about=self.path,
+            about=self.address,
             unchanged="what the table's readers see",
             next_step="remove the cause, and try again",
         )
-
-
-def _is_whole(path: str, size: int) -> bool:
-    """Whether it is a parquet file of this size that ends with a footer; after a power cut it may end in zeros."""
-    try:
-        with open(path, "rb") as file:
-            return file.seek(0, os.SEEK_END) == size and file.seek(-4, os.SEEK_END) >= 0 and file.read() == b"PAR1"
-    except OSError:
-        return False

@@ -11,13 +11,15 @@ import msgspec
 from holdfast.base.addresses import local_path
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
-from holdfast.errors import Invalid
-from holdfast.sinks.delta.data_files import StagedFile, collect
+from holdfast.sinks.delta.data_files import StagedFile
+from holdfast.sinks.delta.local_storage import LocalStorage
 from holdfast.sinks.delta.log import DeltaLog, require_deltalake
 from holdfast.sinks.delta.merge import merge, refuse_ambiguous_keys
+from holdfast.sinks.delta.storage import PLACE, TableStorage
 from holdfast.sinks.delta.table import (
     Json,
     check_table,
+    invalid_arguments,
     is_key,
     misfits,
     new_table_schema,
@@ -26,20 +28,15 @@ from holdfast.sinks.delta.table import (
     shown,
     unsupported,
 )
-from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, SinkProgress, StagedOutputGone
-from holdfast.sinks.spark_write import column_named, first_reason, settings, write_rows
-from holdfast.sinks.staging import StagingArea, sink_disk_errors
-from holdfast.storage.files.disk import make_directories, sync
+from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, SinkProgress
+from holdfast.sinks.spark_write import column_named, first_reason, settings
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-STAGING = "_holdfast_staging"
-PLACE = "holdfast"
 LIST = "files.json"
-DATA = "data"
 
 # Write parquet as Delta's readers expect it, whatever the session's settings are.
 PARQUET_SETTINGS = {
@@ -79,15 +76,17 @@ class DeltaSink:
         self.key = [key] if isinstance(key, str) else list(key or [])
         self.delete = delete
         if "%" in self.path:
-            raise _invalid(
+            raise invalid_arguments(
                 "`deltalake` reads a percent sign in a path as an escape.", self.path, "rename the directory"
             )
         if (key is not None and not self.key) or len(set(self.key)) < len(self.key) or delete in self.key:
-            raise _invalid(f"key={key!r}, delete={delete!r} cannot be a key.", self.path, "name each column once")
+            raise invalid_arguments(
+                f"key={key!r}, delete={delete!r} cannot be a key.", self.path, "name each column once"
+            )
         if delete is not None and not self.key:
-            raise _invalid("delete=... needs a key to delete by.", self.path, "give key=[...]")
-        self._log = DeltaLog(self.path)
-        self._area = StagingArea(os.path.join(self.path, STAGING))
+            raise invalid_arguments("delete=... needs a key to delete by.", self.path, "give key=[...]")
+        self._storage: TableStorage = LocalStorage(self.path)
+        self._log = DeltaLog(self._storage)
 
     @property
     def only_appends(self) -> bool:
@@ -101,13 +100,12 @@ class DeltaSink:
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
         fields = self._stored(schema)
-        with sink_disk_errors(self.path, "the table, if there is one"):
-            if not self._log.exists():
-                self._require_nothing_else()
-                make_directories(self.path)
+        with self._storage.errors("the table, if there is one"):
+            if not self._storage.exists():
+                self._storage.make_room()
                 self._log.create(new_table_schema(fields))
             self._check(self._log.open(), fields)
-            self._area.check_writable(delivery)
+            self._storage.check_writable(delivery)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
         table = self._log.open()
@@ -115,17 +113,13 @@ class DeltaSink:
         stored = self._stored(frame.schema)
         self._check(table, stored)
         partitioned_by = [] if self.key else table.metadata().partition_columns
-        with sink_disk_errors(self.path, "what the table's readers see"), self._area.new(delivery) as name:
-            data = os.path.join(self._area.path(name), DATA)
-            os.mkdir(data)
+        with self._storage.errors("what the table's readers see"), self._storage.new(delivery) as name:
             with settings(frame.sparkSession, PARQUET_SETTINGS):
-                write_rows(frame, data, "parquet", partition_by=partitioned_by)
-            files = collect(data, frame.schema.jsonValue()["fields"], partitioned_by)
+                files = self._storage.write(frame, name, partitioned_by, is_data=not self.key)
             self._refuse_nulls(files, required(_fields(table), stored))
             if self.key and files:
-                refuse_ambiguous_keys(frame.sparkSession, data, self.key)
-            self._area.write(name, LIST, msgspec.json.encode(files))
-            self._area.seal(name)
+                refuse_ambiguous_keys(frame.sparkSession, self._storage.data_address(name), self.key)
+            self._storage.seal(name, {LIST: msgspec.json.encode(files)})
         return {"staged": name, "mark": delivery.mark}
 
     def refused(self, frame: DataFrame) -> Column | None:
@@ -139,98 +133,74 @@ class DeltaSink:
         )
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        name, mark = self._area.name_in(descriptor, delivery), descriptor.get("mark")
-        with sink_disk_errors(self.path, f"{delivery} is still to be committed"):
+        name, mark = self._storage.name_in(descriptor, delivery), descriptor.get("mark")
+        with self._storage.errors(f"{delivery} is still to be committed"):
             if self.key:
                 self._log.settle(delivery, mark, lambda table: self._merge(table, name, delivery, mark))
-                if self._area.holds(delivery):  # the merge may not be durable yet
-                    self._log.sync_data(delivery)
+                if self._storage.holds(delivery):  # the merge may not be durable yet
+                    self._log.sync_added(delivery)
             else:
                 self._log.settle(delivery, mark, lambda table: self._append(table, name, delivery, mark))
-            self._log.sync()
-            self._area.remove_leftovers(delivery)
+            self._storage.sync_log()
+            self._storage.remove_leftovers(delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        name = self._area.name_in(descriptor, delivery)
-        with sink_disk_errors(self.path, "what the table's readers see"):
-            self._area.remove(name)
+        name = self._storage.name_in(descriptor, delivery)
+        with self._storage.errors("what the table's readers see"):
+            self._storage.remove(name)
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
-        if not self._log.exists():
+        if not self._storage.exists():
             return SinkProgress()
-        with sink_disk_errors(self.path, "what the table's readers see"):
+        with self._storage.errors("what the table's readers see"):
             table = self._log.open()
             committed = self._log.committed(table, delivery)
             if self.key and committed is not None:
                 last = msgspec.structs.replace(delivery, epoch=committed)
-                if self._area.holds(last):
-                    self._log.sync_data(last)
-            self._log.sync()
-            self._area.sweep(delivery, keep)
+                if self._storage.holds(last):
+                    self._log.sync_added(last)
+            self._storage.sync_log()
+            self._storage.sweep(delivery, keep)
         return SinkProgress(committed, self._log.newest_lineage(table, delivery))
 
     def _append(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None) -> None:
         from deltalake.transaction import AddAction
 
         files = self._staged_files(name, delivery)
-        place = self._put_into_place(name) if files else ""
-        self._require_all(files, place, delivery)
+        modified = self._storage.put_into_place(name, files)
+        if modified is None:
+            raise self._storage.gone(name, delivery)
         adds = [
             AddAction(
                 path=f"{PLACE}/{name}/{file.path}",
                 size=file.size,
                 partition_values=file.partition,
-                modification_time=int(os.path.getmtime(os.path.join(place, file.path)) * 1000),
+                modification_time=at,
                 data_change=True,
                 stats=file.statistics,
             )
-            for file in files
+            for file, at in zip(files, modified, strict=True)
         ]
         self._log.append(table, adds, delivery, mark)
 
     def _merge(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None) -> None:
         files = self._staged_files(name, delivery)
-        data = os.path.join(self._area.path(name), DATA)
-        self._require_all(files, data, delivery)
-        if files:
+        sources = self._storage.sources(name, files)
+        if sources is None:
+            raise self._storage.gone(name, delivery)
+        if sources:
             with step("delta.merge", epoch=delivery.epoch, files=len(files)), self._log.explained():
-                paths = [os.path.join(data, file.path) for file in files]
-                merge(table, paths, self.key, self.delete, self._log.properties(table, delivery, mark))
+                merge(table, sources, self.key, self.delete, self._log.properties(table, delivery, mark))
                 table.update_incremental()
         if not self._log.has(table, delivery):
             # A merge that changes nothing makes no log entry, but the epoch needs one.
             self._log.append(table, [], delivery, mark)
 
     def _staged_files(self, name: str, delivery: Delivery) -> list[StagedFile]:
-        try:
-            return json_decoder(list[StagedFile]).decode(self._area.read(name, LIST))
-        except FileNotFoundError:
-            raise self._gone(name, delivery) from None
-
-    def _put_into_place(self, name: str) -> str:
-        """Move the data beside the table's files, where it is not visible yet. Fine if it has been moved already."""
-        place = os.path.join(self.path, PLACE, name)
-        with step("delta.place", staged=name):
-            make_directories(os.path.dirname(place))
-            if not os.path.isdir(place):
-                try:
-                    self._area.publish(name, place, part=DATA)
-                except FileNotFoundError:
-                    return place  # moved or removed by another driver: `_require_all` finds out
-            sync(os.path.dirname(place))
-        return place
-
-    def _require_all(self, files: list[StagedFile], directory: str, delivery: Delivery) -> None:
-        for file in files:
-            try:
-                found = os.path.getsize(os.path.join(directory, file.path))
-            except FileNotFoundError:
-                found = -1
-            if found != file.size:
-                raise self._gone(os.path.basename(directory), delivery)
-
-    def _gone(self, name: str, delivery: Delivery) -> StagedOutputGone:
-        return self._area.gone(name, delivery, "what the table's readers see")
+        found = self._storage.read(name, LIST)
+        if found is None:
+            raise self._storage.gone(name, delivery)
+        return json_decoder(list[StagedFile]).decode(found)
 
     def _stored(self, schema: StructType) -> list[Json]:
         """The columns that are stored: all but `delete`. `RowsRefused` if the key or the `delete` column do not fit."""
@@ -265,24 +235,7 @@ class DeltaSink:
             ):
                 raise refused([f"there are nulls in {name!r}, where the table takes none"], self.path)
 
-    def _require_nothing_else(self) -> None:
-        if os.path.lexists(self.path) and not os.path.isdir(self.path):
-            raise _invalid(f"{self.path} is not a directory.", self.path, "give the path of a directory")
-        others = (
-            [name for name in sorted(os.listdir(self.path)) if name[0] not in "_."] if os.path.isdir(self.path) else []
-        )
-        if others:
-            raise _invalid(
-                f"{self.path} holds files, for example {others[0]!r}, but no Delta table.",
-                self.path,
-                "give a new directory; or make a table of parquet files with deltalake.convert_to_deltalake",
-            )
-
 
 def _fields(table: DeltaTable) -> list[Json]:
     found: list[Json] = msgspec.json.decode(table.schema().to_json())["fields"]
     return found
-
-
-def _invalid(message: str, about: str, next_step: str) -> Invalid:
-    return Invalid(message, code="sink.delta-arguments", about=about, unchanged="everything", next_step=next_step)

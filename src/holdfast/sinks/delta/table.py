@@ -215,3 +215,7 @@ def _columns(table: DeltaTable, *, merging: bool) -> list[str]:
         if kinds[name] not in PARTITIONS:
             reasons.append(f"it is partitioned by {name!r}, which is {shown(kinds[name])}")
     return reasons
+
+
+def invalid_arguments(message: str, about: str, next_step: str) -> Invalid:
+    return Invalid(message, code="sink.delta-arguments", about=about, unchanged="everything", next_step=next_step)
