@@ -10,24 +10,31 @@ from holdfast.sinks.sink import Delivery, Sink
 from holdfast.testing.faults.crash import Acknowledge
 
 
-def sink_of(kind: str, root: str) -> Sink:
+def sink_of(kind: str, root: str, options: dict[str, str] | None = None) -> Sink:
+    """`options` are for a table on object storage."""
     if kind == "files":
         return FileSink(root)
-    return DeltaSink(root, key="id" if kind == "merge" else None)
+    return DeltaSink(root, key="id" if kind == "merge" else None, storage_options=options)
 
 
-def commit(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int) -> None:
-    sink_of(kind, root).commit(descriptor, _delivery(2, generation))
+def commit(
+    acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int, **more: Any
+) -> None:
+    sink_of(kind, root, **more).commit(descriptor, _delivery(2, generation))
     acknowledge("committed")
 
 
-def rollback(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int) -> None:
-    sink_of(kind, root).rollback(descriptor, _delivery(2, generation))
+def rollback(
+    acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int, **more: Any
+) -> None:
+    sink_of(kind, root, **more).rollback(descriptor, _delivery(2, generation))
     acknowledge("rolled back")
 
 
-def recover(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any] | None, generation: int) -> None:
-    sink_of(kind, root).recover(_delivery(2, generation), descriptor)
+def recover(
+    acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any] | None, generation: int, **more: Any
+) -> None:
+    sink_of(kind, root, **more).recover(_delivery(2, generation), descriptor)
     acknowledge("recovered")
 
 

@@ -1,4 +1,4 @@
-"""Writes a frame into a directory with Spark, and finds out whether the rows or the disk caused a failure."""
+"""Writes a frame into a directory with Spark, and finds out whether the rows or the storage caused a failure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.base.addresses import is_cloud, spark_address
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Unavailable, one_line
 from holdfast.sinks.sink import RowsRefused
@@ -26,6 +27,19 @@ DISK_TROUBLE_HERE = (
     "No such file",
     "does not exist",
 )
+CLOUD_DENIED = ("AccessDenied", "Status Code: 403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403 Forbidden")
+CLOUD_TROUBLE = (
+    "AWSClientIOException",
+    "AWSServiceIOException",
+    "AWSStatus500Exception",
+    "AWSServiceThrottledException",
+    "SdkClientException",
+    "UnknownHostException",
+    "ConnectException",
+    "Status Code: 5",
+    "AbfsRestOperationException",
+    "GoogleJsonResponseException",
+)
 _changing_settings = threading.RLock()
 
 
@@ -37,9 +51,9 @@ def write_rows(
     options: Mapping[str, str] | None = None,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """Write a frame into an existing directory, as one Spark job. Nothing is synced.
+    """Write a frame into an existing directory or a prefix of object storage, as one Spark job. Nothing is synced.
 
-    `RowsRefused` if the rows or their columns are at fault, `Unavailable` if the disk is. Any other failure of Spark
+    `RowsRefused` if the rows or their columns are at fault, `Unavailable` if the storage is. Any other failure of Spark
     (cancelled, an executor lost, the source unreadable) is raised as it is.
     """
     with step("sink.write", format=format):
@@ -47,7 +61,7 @@ def write_rows(
         if partition_by:
             writer = writer.partitionBy(*partition_by)
         try:
-            writer.save(f"file://{path}")
+            writer.save(spark_address(path))
         except Exception as error:
             explained = explain(error, path)
             if explained is None:
@@ -70,6 +84,8 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
             )
         cause, seen = getattr(cause, "_cause", None) or cause.__cause__, seen + 1
     text = str(error)
+    if is_cloud(path):
+        return _explain_cloud(text, error, path)
     if any(words in text for words in DISK_TROUBLE) or (path in text and any(w in text for w in DISK_TROUBLE_HERE)):
         return Unavailable(
             f"Spark could not write to the directory: {one_line(error)}",
@@ -79,6 +95,21 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
             next_step="make room, or allow the executors' user to write there, and try again",
         )
     return None
+
+
+def _explain_cloud(text: str, error: BaseException, path: str) -> HoldfastError | None:
+    is_denied = any(words in text for words in CLOUD_DENIED)
+    if not is_denied and not any(words in text for words in CLOUD_TROUBLE):
+        return None
+    return Unavailable(
+        f"Spark could not write to object storage: {one_line(error)}",
+        code="cloud.denied" if is_denied else "cloud.unavailable",
+        about=path,
+        unchanged="everything that readers see",
+        next_step="check the credentials in Spark's settings and the bucket's policy"
+        if is_denied
+        else "try again when the service answers",
+    )
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.steps import step
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, HoldfastError
 from holdfast.sinks.delta.data_files import StagedFile, collect
-from holdfast.sinks.delta.storage import DATA, LOG, PLACE, STAGING
+from holdfast.sinks.delta.storage import DATA, LOG, PLACE, STAGING, InLog
 from holdfast.sinks.delta.table import invalid_arguments
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone
 from holdfast.sinks.spark_write import write_rows
@@ -32,6 +32,8 @@ class LocalStorage:
     staged output never touches a file that the log may name.
     """
 
+    passing_refusals = 0
+
     def __init__(self, path: str) -> None:
         self._path = path
         self._log = os.path.join(path, LOG)
@@ -47,6 +49,9 @@ class LocalStorage:
 
     def errors(self, unchanged: str) -> AbstractContextManager[None]:
         return sink_disk_errors(self._path, unchanged)
+
+    def trouble(self, error: Exception, unchanged: str) -> HoldfastError | None:
+        return None
 
     # The table
 
@@ -97,6 +102,9 @@ class LocalStorage:
             sync(self._log)
             # Sync the newest version again next time: its checkpoint may be written later.
             self._durable_below = max(versions.values(), default=0)
+
+    def may_be_unsynced(self, delivery: Delivery) -> bool:
+        return self._area.holds(delivery)
 
     def sync_added(self, files: Iterable[tuple[str, int]], delivery: Delivery) -> None:
         """`Corrupt` if the machine went down when the log entry was on disk and its files were not."""
@@ -168,16 +176,13 @@ class LocalStorage:
             return None
         return [_opener(os.path.join(data, file.path)) for file in files]
 
-    def holds(self, delivery: Delivery) -> bool:
-        return self._area.holds(delivery)
-
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, in_log: InLog) -> None:
         self._area.remove(name)
 
-    def remove_leftovers(self, delivery: Delivery) -> None:
+    def remove_leftovers(self, delivery: Delivery, in_log: InLog) -> None:
         self._area.remove_leftovers(delivery)
 
-    def sweep(self, delivery: Delivery, keep: Descriptor | None) -> None:
+    def sweep(self, delivery: Delivery, keep: Descriptor | None, in_log: InLog) -> None:
         self._area.sweep(delivery, keep)
 
 

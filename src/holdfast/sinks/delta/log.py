@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable, one_line
-from holdfast.sinks.delta.storage import LOG, TableStorage
+from holdfast.sinks.delta.storage import LOG, PLACE, TableStorage
 from holdfast.sinks.delta.table import Json
 from holdfast.sinks.sink import Delivery, check_same_delivery
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
 ATTEMPTS = 50
+FIRST_PAUSE = 0.05
 MARK = "holdfast.mark"
 ENTRIES_SEARCHED = 1000
 
@@ -63,7 +65,12 @@ class DeltaLog:
         from deltalake import DeltaTable, Schema
 
         with step("delta.create"), self.explained():
-            DeltaTable.create(self.address, Schema.from_json(json.dumps(schema)), mode="ignore")
+            DeltaTable.create(
+                self.address,
+                Schema.from_json(json.dumps(schema)),
+                mode="ignore",
+                storage_options=self._storage.options(),
+            )
         self._storage.sync_new_table()
 
     def open(self) -> DeltaTable:
@@ -72,14 +79,16 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            return DeltaTable(self.address)
+            with self._storage.errors("everything"):
+                return DeltaTable(self.address, storage_options=self._storage.options())
         except TableNotFoundError as error:
             raise Unavailable(
-                f"{self.address} holds no Delta table: it is not mounted, or was removed, or never prepared.",
+                f"{self.address} holds no Delta table: it is not mounted, or elsewhere, or was removed, or never "
+                "prepared.",
                 code="sink.not-prepared",
                 about=self.address,
                 unchanged="everything",
-                next_step="mount it, or prepare the sink if the table is new",
+                next_step="mount it, or correct the address, or prepare the sink if the table is new",
             ) from error
         except DeltaError as error:
             raise Corrupt(
@@ -101,32 +110,40 @@ class DeltaLog:
     def newest_lineage(self, table: DeltaTable, delivery: Delivery) -> int | None:
         return table.transaction_version(application(delivery))
 
-    def settle(self, delivery: Delivery, mark: str | None, act: Callable[[DeltaTable], None]) -> None:
+    def settle(self, delivery: Delivery, mark: str | None, act: Callable[[DeltaTable], None]) -> bool:
         """Have `act` commit the delivery on the newest version unless the log has it; retry after a conflict.
+
+        True if this call committed it and was told so; False if it was found in the log.
 
         On return the log has the delivery, from this driver or another, and readers see it; it is durable only after
         `sync_added` and the storage's `sync_log`. `Corrupt` if the log has it with another mark.
         """
         from deltalake.exceptions import CommitFailedError
 
+        refused = 0
         for _ in range(ATTEMPTS):
             table = self.open()
             looked_at = table.version()
             if self.has_same(table, delivery, mark):
-                return
+                return False
             try:
                 act(table)
             except CommitFailedError as error:
-                if self.open().version() == looked_at:  # no other writer was first: not a race
+                if self.open().version() != looked_at:
+                    continue
+                refused += 1  # no other writer was first: not a race, or one that is not over yet
+                if refused > self._storage.passing_refusals:
                     raise self._not_taken(error) from error
+                time.sleep(FIRST_PAUSE * 2**refused)
                 continue
             except (HoldfastError, OSError):
                 # A faster driver commits and removes the staged files, also while this one reads them.
+                # A commit whose reply was lost fails, too.
                 if self.has_same(self.open(), delivery, mark):
-                    return
+                    return False
                 raise
             self._require(delivery)
-            return
+            return True
         raise Conflict(
             f"{ATTEMPTS} times in a row another writer committed to {self.address} first.",
             code="sink.delta-busy",
@@ -189,6 +206,15 @@ class DeltaLog:
         """
         self._storage.sync_added(self._added_by(self.open(), delivery), delivery)
 
+    def data_of(self, delivery: Delivery) -> Collection[str] | None:
+        """The names of staged output whose files the delivery's log entry has as data; None if the entry is too old."""
+        table = self.open()
+        if not self.has(table, delivery):
+            return ()
+        actions = self._entry_of(table, delivery, ENTRIES_SEARCHED)
+        paths = [action["add"]["path"].split("/") for action in actions if "add" in action]
+        return {parts[1] for parts in paths if parts[0] == PLACE} if actions else None
+
     def _added_by(self, table: DeltaTable, delivery: Delivery) -> list[tuple[str, int]]:
         files = [
             action[kind] for action in self._entry_of(table, delivery) for kind in ("add", "cdc") if kind in action
@@ -223,7 +249,8 @@ class DeltaLog:
         except DeltaProtocolError as error:
             raise self._not_taken(error, Invalid) from error
         except (DeltaError, OSError) as error:
-            raise self._not_taken(error) from error
+            unchanged = "what the table's readers see"
+            raise self._storage.trouble(error, unchanged) or self._not_taken(error) from error
 
     def _not_taken(self, error: Exception, kind: type[HoldfastError] = Unavailable) -> HoldfastError:
         return kind(

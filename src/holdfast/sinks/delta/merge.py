@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.addresses import spark_address
 from holdfast.sinks.delta.table import refused
 from holdfast.sinks.spark_write import column_named, explain
 
@@ -77,7 +78,7 @@ def refuse_ambiguous_keys(session: SparkSession, data: str, key: Sequence[str]) 
         null = null | column.isNull()
     try:
         found = (
-            session.read.parquet(_without_globs(f"file://{data}"))
+            session.read.parquet(_without_globs(spark_address(data)))
             .groupBy(*keys)
             .count()
             .where(null | (functions.col("count") > 1))

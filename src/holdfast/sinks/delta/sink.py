@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.base.addresses import local_path
+from holdfast.base.addresses import is_cloud
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
+from holdfast.sinks.delta.address import table_address
+from holdfast.sinks.delta.cloud_storage import CloudStorage
 from holdfast.sinks.delta.data_files import StagedFile
 from holdfast.sinks.delta.local_storage import LocalStorage
 from holdfast.sinks.delta.log import DeltaLog, require_deltalake
 from holdfast.sinks.delta.merge import merge, refuse_ambiguous_keys
-from holdfast.sinks.delta.storage import PLACE, TableStorage
+from holdfast.sinks.delta.storage import PLACE, InLog, TableStorage
 from holdfast.sinks.delta.table import (
     Json,
     check_table,
@@ -47,7 +49,7 @@ PARQUET_SETTINGS = {
 
 
 class DeltaSink:
-    """A Delta table on a local or mounted path: rows appended, or with `key` merged.
+    """A Delta table on a path or on object storage (`s3a://bucket/lake`): rows appended, or with `key` merged.
 
     With `key`, a row replaces the row that has its key, or is inserted. With `delete` as well, a row in which that
     boolean column is true removes the row with its key; the column itself is not stored. Two rows with the same key in
@@ -55,37 +57,50 @@ class DeltaSink:
 
     Guarantees: readers see an epoch as a whole or not at all, and once, however often and by however many drivers it is
     committed: the epoch is in the same log entry as its rows, as an application transaction
-    `holdfast/<pipeline>/<sink>/<lineage>`. It is on disk before `commit` returns. An epoch without rows also has a log
+    `holdfast/<pipeline>/<sink>/<lineage>`. It is durable before `commit` returns. An epoch without rows also has a log
     entry.
     Other pipelines and other Delta writers may write to the table. But two pipelines with the same name, each with a
     checkpoint store of its own, would use the same epoch numbers: the second one to commit an epoch gets `Corrupt` and
     changes nothing, as long as the log entry of the first is among the newest thousand.
 
     `prepare` creates the table if it does not exist, every column nullable. Appended files stay under
-    `<path>/holdfast/`; staged ones are in `<path>/_holdfast_staging/`, which readers and vacuum skip. Files that were
-    moved to `holdfast/` but not committed, because a race was lost or the epoch staged again, are left to vacuum.
+    `<path>/holdfast/`; staged ones are in `<path>/_holdfast_staging/`, which readers and vacuum skip.
+
+    On object storage, also `abfss://` and `gs://`, Spark writes through its own connector. Files to be appended are
+    written to `holdfast/` at once, so that a commit copies nothing. A full vacuum may take them before they are
+    committed: an epoch that stays uncommitted for longer than its retention (a week, if not set otherwise) is noticed,
+    and staged again. Keys come from `storage_options`, or else from Spark's settings, or else from the environment, and
+    are asked for again with each commit. `storage_options` are not for Spark, and are never shown or recorded.
+    Does not guarantee there: anything against writers that do not commit by conditional puts.
+
+    Files that were put into `holdfast/` but not committed, because a race was lost or a driver died, are left to vacuum
+    where the sink cannot tell that no log entry names them.
     """
 
     guarantee = EXACTLY_ONCE
 
     def __init__(
-        self, path: str | os.PathLike[str], key: str | Sequence[str] | None = None, *, delete: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        key: str | Sequence[str] | None = None,
+        *,
+        delete: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         require_deltalake()
-        self.path = local_path(path, code="sink.address")
+        self.path = table_address(path)
         self.key = [key] if isinstance(key, str) else list(key or [])
         self.delete = delete
-        if "%" in self.path:
-            raise invalid_arguments(
-                "`deltalake` reads a percent sign in a path as an escape.", self.path, "rename the directory"
-            )
         if (key is not None and not self.key) or len(set(self.key)) < len(self.key) or delete in self.key:
             raise invalid_arguments(
                 f"key={key!r}, delete={delete!r} cannot be a key.", self.path, "name each column once"
             )
         if delete is not None and not self.key:
             raise invalid_arguments("delete=... needs a key to delete by.", self.path, "give key=[...]")
-        self._storage: TableStorage = LocalStorage(self.path)
+        is_remote = is_cloud(self.path)
+        if storage_options is not None and not is_remote:
+            raise invalid_arguments("storage_options=... are for object storage.", self.path, "leave them out")
+        self._storage: TableStorage = CloudStorage(self.path, storage_options) if is_remote else LocalStorage(self.path)
         self._log = DeltaLog(self._storage)
 
     @property
@@ -137,17 +152,19 @@ class DeltaSink:
         with self._storage.errors(f"{delivery} is still to be committed"):
             if self.key:
                 self._log.settle(delivery, mark, lambda table: self._merge(table, name, delivery, mark))
-                if self._storage.holds(delivery):  # the merge may not be durable yet
+                if self._storage.may_be_unsynced(delivery):
                     self._log.sync_added(delivery)
+                in_log = self._in_log(delivery)
             else:
-                self._log.settle(delivery, mark, lambda table: self._append(table, name, delivery, mark))
+                mine = self._log.settle(delivery, mark, lambda table: self._append(table, name, delivery, mark))
+                in_log = (lambda _, __: [name]) if mine else self._in_log(delivery)
             self._storage.sync_log()
-            self._storage.remove_leftovers(delivery)
+            self._storage.remove_leftovers(delivery, in_log)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name = self._storage.name_in(descriptor, delivery)
         with self._storage.errors("what the table's readers see"):
-            self._storage.remove(name)
+            self._storage.remove(name, self._in_log(delivery))
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
         if not self._storage.exists():
@@ -157,11 +174,17 @@ class DeltaSink:
             committed = self._log.committed(table, delivery)
             if self.key and committed is not None:
                 last = msgspec.structs.replace(delivery, epoch=committed)
-                if self._storage.holds(last):
+                if self._storage.may_be_unsynced(last):
                     self._log.sync_added(last)
             self._storage.sync_log()
-            self._storage.sweep(delivery, keep)
+            self._storage.sweep(delivery, keep, self._in_log(delivery))
         return SinkProgress(committed, self._log.newest_lineage(table, delivery))
+
+    def _in_log(self, delivery: Delivery) -> InLog:
+        """What the log has of this pipeline's sink."""
+        if self.key:
+            return lambda lineage, epoch: None  # a merge puts nothing into place
+        return lambda lineage, epoch: self._log.data_of(msgspec.structs.replace(delivery, lineage=lineage, epoch=epoch))
 
     def _append(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None) -> None:
         from deltalake.transaction import AddAction

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.errors import HoldfastError
 from holdfast.sinks.delta.data_files import StagedFile
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone
 
@@ -17,12 +18,20 @@ STAGING = "_holdfast_staging"
 PLACE = "holdfast"
 DATA = "data"
 
+InLog = Callable[[int, int], Collection[str] | None]
+"""For a lineage and an epoch: the names of staged output whose files the table's log has as data; None if that cannot
+be told any more."""
+
 
 class TableStorage(Protocol):
     """One table's directory or prefix. Staged output lies below `_holdfast_staging/`, which readers and vacuum skip.
 
     Every write is durable when it returns, except where a method says otherwise.
     """
+
+    passing_refusals: int
+    """How often in a row a commit may be refused, though no other writer was first, before that is an error. S3 does so
+    while another writer's request for the same log entry is under way."""
 
     @property
     def address(self) -> str:
@@ -33,6 +42,9 @@ class TableStorage(Protocol):
 
     def errors(self, unchanged: str) -> AbstractContextManager[None]:
         """In this block failures of the storage become errors of ours."""
+
+    def trouble(self, error: Exception, unchanged: str) -> HoldfastError | None:
+        """What a failed request of `deltalake` was about; None if that is not about the storage."""
 
     # The table
 
@@ -53,6 +65,9 @@ class TableStorage(Protocol):
 
     def sync_log(self) -> None:
         """Make log entries durable that `deltalake` and other writers made since the last call."""
+
+    def may_be_unsynced(self, delivery: Delivery) -> bool:
+        """Whether files that `deltalake` wrote for a committed delivery may not be durable yet."""
 
     def sync_added(self, files: Iterable[tuple[str, int]], delivery: Delivery) -> None:
         """Make data files durable that `deltalake` wrote for a delivery: path and size of each.
@@ -95,14 +110,11 @@ class TableStorage(Protocol):
     def sources(self, name: str, files: Sequence[StagedFile]) -> list[Callable[[], Any]] | None:
         """For each of these files a function that opens it for pyarrow. None if one is missing or has another size."""
 
-    def holds(self, delivery: Delivery) -> bool:
-        """Whether any driver's output is still staged for this delivery."""
+    def remove(self, name: str, in_log: InLog) -> None:
+        """Remove staged output. Fine if it is gone. Files that the log has as data stay."""
 
-    def remove(self, name: str) -> None:
-        """Remove staged output. Fine if it is gone."""
-
-    def remove_leftovers(self, delivery: Delivery) -> None:
+    def remove_leftovers(self, delivery: Delivery, in_log: InLog) -> None:
         """Remove everything that this driver and earlier ones staged for a delivery that has been committed."""
 
-    def sweep(self, delivery: Delivery, keep: Descriptor | None) -> None:
+    def sweep(self, delivery: Delivery, keep: Descriptor | None, in_log: InLog) -> None:
         """Remove this owner's staged output of earlier generations: see `Sink.recover`."""
