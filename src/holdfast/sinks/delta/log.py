@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 import urllib.parse
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.steps import step
@@ -60,7 +60,9 @@ class DeltaLog:
     def address(self) -> str:
         return self._storage.address
 
-    def create(self, schema: Json) -> None:
+    def create(
+        self, schema: Json, partition_by: Sequence[str] = (), properties: Mapping[str, str] | None = None
+    ) -> None:
         """Create the table without rows, durably. Fine if it exists, also if another process creates it meanwhile."""
         from deltalake import DeltaTable, Schema
 
@@ -69,6 +71,9 @@ class DeltaLog:
                 self.address,
                 Schema.from_json(json.dumps(schema)),
                 mode="ignore",
+                partition_by=list(partition_by),
+                configuration=dict(properties or {}),
+                raise_if_key_not_exists=False,
                 storage_options=self._storage.options(),
             )
         self._storage.sync_new_table()

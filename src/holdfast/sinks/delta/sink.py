@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,12 @@ from holdfast.sinks.delta.data_files import StagedFile
 from holdfast.sinks.delta.local_storage import LocalStorage
 from holdfast.sinks.delta.log import DeltaLog, require_deltalake
 from holdfast.sinks.delta.merge import merge, refuse_ambiguous_keys
+from holdfast.sinks.delta.new_table import (
+    check_partitioning,
+    checked_properties,
+    other_properties,
+    unfit_partitions,
+)
 from holdfast.sinks.delta.storage import PLACE, InLog, TableStorage
 from holdfast.sinks.delta.table import (
     Json,
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
+log = logging.getLogger("holdfast.sinks")
 LIST = "files.json"
 
 # Write parquet as Delta's readers expect it, whatever the session's settings are.
@@ -54,6 +63,10 @@ class DeltaSink:
     With `key`, a row replaces the row that has its key, or is inserted. With `delete` as well, a row in which that
     boolean column is true removes the row with its key; the column itself is not stored. Two rows with the same key in
     one epoch are refused when staged, because nothing says which one to keep, and so are null keys.
+
+    `partition_by` and `properties` (such as `{"delta.appendOnly": "true"}`) are for the table that `prepare` creates.
+    An existing one must be partitioned in the same way, and keeps its properties; a difference is logged. Columns of
+    dates, booleans, integers and strings can partition. To Delta, an empty string that partitions is a null.
 
     Guarantees: readers see an epoch as a whole or not at all, and once, however often and by however many drivers it is
     committed: the epoch is in the same log entry as its rows, as an application transaction
@@ -85,6 +98,8 @@ class DeltaSink:
         key: str | Sequence[str] | None = None,
         *,
         delete: str | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         require_deltalake()
@@ -97,6 +112,12 @@ class DeltaSink:
             )
         if delete is not None and not self.key:
             raise invalid_arguments("delete=... needs a key to delete by.", self.path, "give key=[...]")
+        self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by or [])
+        if len(set(self.partition_by)) < len(self.partition_by) or delete in self.partition_by:
+            raise invalid_arguments(
+                f"partition_by={partition_by!r} cannot partition a table.", self.path, "name each stored column once"
+            )
+        self.properties = checked_properties(properties or {}, self.path, merging=bool(self.key))
         is_remote = is_cloud(self.path)
         if storage_options is not None and not is_remote:
             raise invalid_arguments("storage_options=... are for object storage.", self.path, "leave them out")
@@ -111,15 +132,19 @@ class DeltaSink:
         return f"DeltaSink({self.path!r}{f', key={self.key!r}' if self.key else ''})"
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "delta", "path": self.path, "key": self.key, "delete": self.delete}
+        said = {"kind": "delta", "path": self.path, "key": self.key, "delete": self.delete}
+        return said | ({"partition_by": self.partition_by} if self.partition_by else {})
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
         fields = self._stored(schema)
         with self._storage.errors("the table, if there is one"):
             if not self._storage.exists():
                 self._storage.make_room()
-                self._log.create(new_table_schema(fields))
-            self._check(self._log.open(), fields)
+                self._log.create(new_table_schema(fields), self.partition_by, self.properties)
+            table = self._log.open()
+            self._check(table, fields)
+            if others := other_properties(table, self.properties):
+                _warn_of_properties(self.path, "; ".join(others))
             self._storage.check_writable(delivery)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
@@ -238,6 +263,7 @@ class DeltaSink:
         if self.delete is not None and kinds.get(self.delete) != "boolean":
             problems.append(f"there is no boolean column {self.delete!r} to mark the rows that delete")
         stored = [field for field in fields if field["name"] != self.delete]
+        problems += unfit_partitions(self.partition_by, stored)
         if not stored:
             problems.append("there are no columns")
         if problems:
@@ -246,6 +272,7 @@ class DeltaSink:
 
     def _check(self, table: DeltaTable, stored: list[Json]) -> None:
         check_table(table, self.path, merging=bool(self.key))
+        check_partitioning(table, self.path, self.partition_by)
         columns = table.metadata().partition_columns
         problems = list(misfits(_fields(table), stored, partitioned_by=columns))
         if problems:
@@ -262,3 +289,13 @@ class DeltaSink:
 def _fields(table: DeltaTable) -> list[Json]:
     found: list[Json] = msgspec.json.decode(table.schema().to_json())["fields"]
     return found
+
+
+@functools.cache
+def _warn_of_properties(path: str, others: str) -> None:
+    log.warning(
+        "%s: %s, as properties= says. They hold for a new table only; this one is left as it is. "
+        "Next: change the table, or properties=",
+        path,
+        others,
+    )

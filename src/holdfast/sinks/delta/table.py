@@ -6,7 +6,7 @@ Schemas are compared as JSON, which Spark and Delta write alike. No I/O except o
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -156,12 +156,21 @@ FEATURES = {
     "timestampNtz",
 }
 NEWEST_WITHOUT_FEATURES = 6
+UNFIT_SETTINGS = (
+    "delta.enableDeletionVectors",
+    "delta.enableRowTracking",
+    "delta.enableInCommitTimestamps",
+    "delta.enableIcebergCompatV1",
+    "delta.enableIcebergCompatV2",
+    "delta.enableTypeWidening",
+)
 COMPUTED = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
 
 
 def check_table(table: DeltaTable, path: str, *, merging: bool) -> None:
     """`Invalid` for a table with rules that this sink cannot enforce: files added to the log bypass all checks."""
-    reasons = _protocol(table) + _settings(table, merging=merging) + _columns(table, merging=merging)
+    settings = unfit_settings(table.metadata().configuration, merging=merging)
+    reasons = _protocol(table) + settings + _columns(table, merging=merging)
     if reasons:
         raise Invalid(
             f"This Delta table cannot be written to: {'; '.join(reasons)}.",
@@ -189,9 +198,9 @@ def _protocol(table: DeltaTable) -> list[str]:
     return [f"it uses {feature}" for feature in sorted(features - FEATURES)]
 
 
-def _settings(table: DeltaTable, *, merging: bool) -> list[str]:
-    settings = table.metadata().configuration
-    reasons = []
+def unfit_settings(settings: Mapping[str, str], *, merging: bool) -> list[str]:
+    """A sentence for each setting of a table that this sink cannot respect."""
+    reasons = [f"{name} is set" for name in UNFIT_SETTINGS if settings.get(name, "false").lower() == "true"]
     if settings.get("delta.columnMapping.mode", "none") != "none":
         reasons.append("its columns are mapped to other names")
     if any(name.startswith("delta.constraints.") for name in settings):
