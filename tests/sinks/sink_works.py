@@ -14,7 +14,8 @@ def sink_of(kind: str, root: str, options: dict[str, str] | None = None) -> Sink
     """`options` are for a table on object storage."""
     if kind == "files":
         return FileSink(root)
-    return DeltaSink(root, key="id" if kind == "merge" else None, storage_options=options)
+    evolve: Any = "add-columns" if kind == "columns" else None
+    return DeltaSink(root, key="id" if kind == "merge" else None, evolve=evolve, storage_options=options)
 
 
 def commit(

@@ -14,6 +14,7 @@ from holdfast.sinks.sink import SinkProgress, StagedOutputGone
 from holdfast.testing.conformance.sinks import A, B, ExactlyOnceConformance, delivery
 from products import only
 from servers.s3 import READ_ONLY_KEY, SECRET_KEY, options_for
+from sparks import reach_bucket
 
 pytestmark = pytest.mark.s3
 
@@ -122,6 +123,20 @@ class TestTrouble(S3Place):
             self.prepare(self.table.address, aws_secret_access_key="not-it")
         assert caught.value.code == "cloud.denied"
         assert "not-it" not in str(caught.value)
+
+    def test_keys_of_spark_that_may_not_write(self) -> None:
+        reach_bucket(self.spark, self.bucket, self.endpoint, access_key=READ_ONLY_KEY)
+        sink = DeltaSink(self.table.address, storage_options=options_for(self.endpoint))
+        sink.prepare(self.frame([]).schema, delivery(0))
+        with pytest.raises(Unavailable, match="Spark could not write to object storage") as caught:
+            sink.stage(self.frame(A), delivery(1))
+        assert caught.value.code == "cloud.denied"
+        assert self.leftovers() == []
+
+    def test_storage_that_spark_has_no_connector_for(self) -> None:
+        with pytest.raises(Invalid, match="give Spark the connector") as caught:
+            self.prepare("gs://bucket/lake")
+        assert caught.value.code == "sink.connector"
 
     def test_objects_and_no_table(self) -> None:
         self.table.objects.create("part-0.parquet", [b"PAR1"])

@@ -80,6 +80,23 @@ class CloudStorage:
 
     # The table
 
+    def check_connector(self) -> None:
+        session = running_session()
+        if session is None:
+            return
+        address = spark_address(self._address)
+        try:
+            open_connector(session, address)
+        except Exception as error:
+            raise Invalid(
+                f"Spark cannot write to {address}: {one_line(error)}",
+                code="sink.connector",
+                about=address,
+                unchanged="everything",
+                next_step="give Spark the connector, for s3a: spark.jars.packages=org.apache.hadoop:hadoop-aws in the "
+                "version of its Hadoop, and its settings",
+            ) from error
+
     def exists(self) -> bool:
         from deltalake import DeltaTable
 
@@ -102,7 +119,6 @@ class CloudStorage:
             )
 
     def check_writable(self, delivery: Delivery) -> None:
-        self._check_connector()
         objects = self._objects()
         check_once(objects, f"{STAGING}/", objects.list(f"{STAGING}/"), now=time.time())
         with self.new(delivery) as name:
@@ -262,24 +278,6 @@ class CloudStorage:
         if self._opened is None or self._opened[0] != access.options:
             self._opened = (access.options, access.open())
         return self._opened[1]
-
-    def _check_connector(self) -> None:
-        """`Invalid` if Spark has no connector for this kind of storage."""
-        session = running_session()
-        if session is None:
-            return
-        address = spark_address(self._address)
-        try:
-            open_connector(session, address)
-        except Exception as error:
-            raise Invalid(
-                f"Spark cannot write to {address}: {one_line(error)}",
-                code="sink.connector",
-                about=address,
-                unchanged="everything",
-                next_step="give Spark the connector, for s3a: spark.jars.packages=org.apache.hadoop:hadoop-aws in the "
-                "version of its Hadoop, and its settings",
-            ) from error
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from holdfast.sinks.sink import Delivery, check_same_delivery
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
     from deltalake.transaction import AddAction
+    from pyarrow import RecordBatchReader
 
 ATTEMPTS = 50
 FIRST_PAUSE = 0.05
@@ -204,6 +205,25 @@ class DeltaLog:
                 commit_properties=self.properties(table, delivery, mark),
             )
 
+    def add_columns(self, table: DeltaTable, fields: list[Json], delivery: Delivery, mark: str | None) -> None:
+        """Commit the epoch without files, with those of the columns that the table does not have yet."""
+        from deltalake import Field
+
+        have = {field.name for field in table.schema().fields}
+        new = [Field.from_json(json.dumps(field)) for field in fields if field["name"] not in have]
+        if not new:
+            return self.append(table, [], delivery, mark)
+        with step("delta.commit", epoch=delivery.epoch, files=0), self.explained():
+            table.alter.add_columns(new, commit_properties=self.properties(table, delivery, mark))
+
+    def rewrite(self, table: DeltaTable, rows: RecordBatchReader, delivery: Delivery, mark: str | None) -> None:
+        """Commit rows with the columns that they have besides. delta-rs writes the files anew, as they are read."""
+        from deltalake import write_deltalake
+
+        with step("delta.rewrite", epoch=delivery.epoch), self.explained():
+            properties = self.properties(table, delivery, mark)
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=properties)
+
     def sync_added(self, delivery: Delivery) -> None:
         """Make the files durable that delta-rs wrote for this delivery.
 
@@ -245,13 +265,13 @@ class DeltaLog:
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
         """Raise our own errors instead of those of delta-rs, except for a lost race, which `settle` handles."""
-        from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
+        from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError
 
         try:
             yield
         except CommitFailedError:
             raise
-        except DeltaProtocolError as error:
+        except (DeltaProtocolError, SchemaMismatchError) as error:
             raise self._not_taken(error, Invalid) from error
         except (DeltaError, OSError) as error:
             unchanged = "what the table's readers see"

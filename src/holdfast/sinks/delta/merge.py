@@ -28,10 +28,13 @@ def merge(
     key: Sequence[str],
     delete: str | None,
     properties: CommitProperties,
+    *,
+    adds_columns: bool = False,
 ) -> None:
     """One MERGE, streamed from parquet files: update matching rows, insert the others, delete those marked by `delete`.
 
-    Makes no log entry if it changes nothing.
+    `adds_columns`: the table gets the columns that only the files have, all but `delete`. Makes no log entry if it
+    changes nothing.
     """
     rows = stream(sources)
     columns = {_quoted(name): f"s.{_quoted(name)}" for name in rows.schema.names if name != delete}
@@ -40,6 +43,7 @@ def merge(
         " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key),
         source_alias="s",
         target_alias="t",
+        merge_schema=adds_columns,
         streamed_exec=True,
         commit_properties=properties,
     )

@@ -6,19 +6,20 @@ import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from holdfast.base.addresses import is_cloud
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
+from holdfast.errors import Invalid
 from holdfast.sinks.delta.address import table_address
 from holdfast.sinks.delta.cloud_storage import CloudStorage
 from holdfast.sinks.delta.data_files import StagedFile
 from holdfast.sinks.delta.local_storage import LocalStorage
 from holdfast.sinks.delta.log import DeltaLog, require_deltalake
-from holdfast.sinks.delta.merge import merge, refuse_ambiguous_keys
+from holdfast.sinks.delta.merge import Source, merge, refuse_ambiguous_keys, stream
 from holdfast.sinks.delta.new_table import (
     check_partitioning,
     checked_properties,
@@ -28,6 +29,7 @@ from holdfast.sinks.delta.new_table import (
 from holdfast.sinks.delta.storage import PLACE, InLog, TableStorage
 from holdfast.sinks.delta.table import (
     Json,
+    added,
     check_table,
     invalid_arguments,
     is_key,
@@ -36,6 +38,7 @@ from holdfast.sinks.delta.table import (
     refused,
     required,
     shown,
+    unmergeable,
     unsupported,
 )
 from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, SinkProgress
@@ -48,6 +51,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.sinks")
 LIST = "files.json"
+COLUMNS = "columns.json"
+ADD_COLUMNS = "add-columns"
+_CAN_ADD = "correct the query or the table, and start again; new columns can be added with evolve='add-columns'"
+_ADDS_ONLY = (
+    "evolve='add-columns' adds columns and changes none: keep the columns of the table in the query, with their names "
+    "and types, as nulls if need be; or give the sink a table of its own"
+)
 
 # Write parquet as Delta's readers expect it, whatever the session's settings are.
 PARQUET_SETTINGS = {
@@ -67,6 +77,10 @@ class DeltaSink:
     `partition_by` and `properties` (such as `{"delta.appendOnly": "true"}`) are for the table that `prepare` creates.
     An existing one must be partitioned in the same way, and keeps its properties; a difference is logged. Columns of
     dates, booleans, integers and strings can partition. To Delta, an empty string that partitions is a null.
+
+    With `evolve="add-columns"`, a column that the table does not have is added to it, nullable, in the same log entry
+    as the first epoch that has it. A column that is missing, renamed or of another type is refused. That one epoch is
+    written twice: delta-rs reads what Spark has written.
 
     Guarantees: readers see an epoch as a whole or not at all, and once, however often and by however many drivers it is
     committed: the epoch is in the same log entry as its rows, as an application transaction
@@ -100,6 +114,7 @@ class DeltaSink:
         delete: str | None = None,
         partition_by: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
+        evolve: Literal["add-columns"] | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         require_deltalake()
@@ -118,6 +133,9 @@ class DeltaSink:
                 f"partition_by={partition_by!r} cannot partition a table.", self.path, "name each stored column once"
             )
         self.properties = checked_properties(properties or {}, self.path, merging=bool(self.key))
+        self.evolve = evolve
+        if evolve not in (None, ADD_COLUMNS):
+            raise invalid_arguments(f"evolve={evolve!r} is not known.", self.path, f"give {ADD_COLUMNS!r}, or nothing")
         is_remote = is_cloud(self.path)
         if storage_options is not None and not is_remote:
             raise invalid_arguments("storage_options=... are for object storage.", self.path, "leave them out")
@@ -137,6 +155,7 @@ class DeltaSink:
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
         fields = self._stored(schema)
+        self._storage.check_connector()
         with self._storage.errors("the table, if there is one"):
             if not self._storage.exists():
                 self._storage.make_room()
@@ -152,15 +171,18 @@ class DeltaSink:
         self._log.has_same(table, delivery, delivery.mark)  # before the epoch is decided: afterwards it would be owed
         stored = self._stored(frame.schema)
         self._check(table, stored)
-        partitioned_by = [] if self.key else table.metadata().partition_columns
+        new = added(_fields(table), stored)
+        is_data = not self.key and not new  # else the commit reads the files, and writes others
+        partitioned_by = table.metadata().partition_columns if is_data else []
         with self._storage.errors("what the table's readers see"), self._storage.new(delivery) as name:
             with settings(frame.sparkSession, PARQUET_SETTINGS):
-                files = self._storage.write(frame, name, partitioned_by, is_data=not self.key)
+                files = self._storage.write(frame, name, partitioned_by, is_data=is_data)
             self._refuse_nulls(files, required(_fields(table), stored))
             if self.key and files:
                 refuse_ambiguous_keys(frame.sparkSession, self._storage.data_address(name), self.key)
-            self._storage.seal(name, {LIST: msgspec.json.encode(files)})
-        return {"staged": name, "mark": delivery.mark}
+            columns = {COLUMNS: msgspec.json.encode(new)} if new else {}
+            self._storage.seal(name, {LIST: msgspec.json.encode(files)} | columns)
+        return {"staged": name, "mark": delivery.mark} | ({"adds": True} if new else {})
 
     def refused(self, frame: DataFrame) -> Column | None:
         """See `RefusesRows.refused`: null keys, and nulls where the table takes none."""
@@ -174,16 +196,23 @@ class DeltaSink:
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
         name, mark = self._storage.name_in(descriptor, delivery), descriptor.get("mark")
-        with self._storage.errors(f"{delivery} is still to be committed"):
+        adds = bool(descriptor.get("adds"))
+
+        def act(table: DeltaTable) -> None:
             if self.key:
-                self._log.settle(delivery, mark, lambda table: self._merge(table, name, delivery, mark))
-                if self._storage.may_be_unsynced(delivery):
-                    self._log.sync_added(delivery)
-                in_log = self._in_log(delivery)
+                self._merge(table, name, delivery, mark, adds=adds)
+            elif adds:
+                self._append_with_columns(table, name, delivery, mark)
             else:
-                mine = self._log.settle(delivery, mark, lambda table: self._append(table, name, delivery, mark))
-                in_log = (lambda _, __: [name]) if mine else self._in_log(delivery)
+                self._append(table, name, delivery, mark)
+
+        with self._storage.errors(f"{delivery} is still to be committed"):
+            is_mine = self._log.settle(delivery, mark, act)
+            if (self.key or adds) and self._storage.may_be_unsynced(delivery):
+                self._log.sync_added(delivery)
             self._storage.sync_log()
+            is_placed = is_mine and not self.key and not adds
+            in_log: InLog = (lambda lineage, epoch: [name]) if is_placed else self._in_log(delivery)
             self._storage.remove_leftovers(delivery, in_log)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
@@ -197,7 +226,7 @@ class DeltaSink:
         with self._storage.errors("what the table's readers see"):
             table = self._log.open()
             committed = self._log.committed(table, delivery)
-            if self.key and committed is not None:
+            if committed is not None:
                 last = msgspec.structs.replace(delivery, epoch=committed)
                 if self._storage.may_be_unsynced(last):
                     self._log.sync_added(last)
@@ -231,18 +260,48 @@ class DeltaSink:
         ]
         self._log.append(table, adds, delivery, mark)
 
-    def _merge(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None) -> None:
-        files = self._staged_files(name, delivery)
-        sources = self._storage.sources(name, files)
-        if sources is None:
-            raise self._storage.gone(name, delivery)
-        if sources:
-            with step("delta.merge", epoch=delivery.epoch, files=len(files)), self._log.explained():
-                merge(table, sources, self.key, self.delete, self._log.properties(table, delivery, mark))
+    def _append_with_columns(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None) -> None:
+        """A log entry can take files or columns through `deltalake`, not both: so it writes the files once more."""
+        new = self._new_columns(table, name, delivery)
+        if sources := self._sources(name, delivery):
+            self._log.rewrite(table, stream(sources), delivery, mark)
+        else:
+            self._log.add_columns(table, new, delivery, mark)
+
+    def _merge(self, table: DeltaTable, name: str, delivery: Delivery, mark: str | None, *, adds: bool) -> None:
+        new = self._new_columns(table, name, delivery) if adds else []
+        if sources := self._sources(name, delivery):
+            with step("delta.merge", epoch=delivery.epoch, files=len(sources)), self._log.explained():
+                properties = self._log.properties(table, delivery, mark)
+                merge(table, sources, self.key, self.delete, properties, adds_columns=adds)
                 table.update_incremental()
         if not self._log.has(table, delivery):
             # A merge that changes nothing makes no log entry, but the epoch needs one.
-            self._log.append(table, [], delivery, mark)
+            self._log.add_columns(table, new, delivery, mark)
+
+    def _sources(self, name: str, delivery: Delivery) -> list[Source]:
+        found = self._storage.sources(name, self._staged_files(name, delivery))
+        if found is None:
+            raise self._storage.gone(name, delivery)
+        return found
+
+    def _new_columns(self, table: DeltaTable, name: str, delivery: Delivery) -> list[Json]:
+        """What was to be added when this was staged. `Invalid` if another writer has added something else meanwhile:
+        delta-rs would try to convert the values."""
+        found = self._storage.read(name, COLUMNS)
+        if found is None:
+            raise self._storage.gone(name, delivery)
+        fields: list[Json] = msgspec.json.decode(found)
+        if problems := list(misfits(_fields(table), fields, may_add=True)):
+            raise Invalid(
+                f"Another writer has changed the columns of the table since {delivery} was staged: "
+                f"{'; '.join(problems)}.",
+                code="sink.delta-columns",
+                about=self.path,
+                unchanged=f"the table; {delivery} is still to be committed",
+                next_step="restore the table to the version before that change, and start again",
+            )
+        return fields
 
     def _staged_files(self, name: str, delivery: Delivery) -> list[StagedFile]:
         found = self._storage.read(name, LIST)
@@ -274,9 +333,13 @@ class DeltaSink:
         check_table(table, self.path, merging=bool(self.key))
         check_partitioning(table, self.path, self.partition_by)
         columns = table.metadata().partition_columns
-        problems = list(misfits(_fields(table), stored, partitioned_by=columns))
+        adds = self.evolve == ADD_COLUMNS
+        fields = _fields(table)
+        problems = list(misfits(fields, stored, partitioned_by=columns, missing_ok=not adds, may_add=adds))
+        if adds and self.key:
+            problems += unmergeable(table, added(fields, stored))
         if problems:
-            raise refused(problems, self.path)
+            raise refused(problems, self.path, _ADDS_ONLY if adds else _CAN_ADD)
 
     def _refuse_nulls(self, files: list[StagedFile], columns: set[str]) -> None:
         for name in sorted(columns):

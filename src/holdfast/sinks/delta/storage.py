@@ -48,6 +48,9 @@ class TableStorage(Protocol):
 
     # The table
 
+    def check_connector(self) -> None:
+        """`Invalid` if Spark has no connector for this kind of storage."""
+
     def exists(self) -> bool:
         """Whether there is a log."""
 
