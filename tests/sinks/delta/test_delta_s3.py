@@ -20,9 +20,7 @@ pytestmark = pytest.mark.s3
 
 
 @only(
-    "test_epoch_without_rows",
     "test_rollback_does_not_undo_a_commit",
-    "test_what_is_gone_can_be_staged_again",
     "test_what_two_drivers_staged_is_committed_once",
     "test_commit_by_two_drivers_at_once",
     "test_stage_that_fails_leaves_nothing",
@@ -33,11 +31,8 @@ class TestAppend(AppendPlace, ExactlyOnceConformance):
 
 
 @only(
-    "test_description_is_plain_and_stable",
-    "test_commit_by_another_driver",
     "test_commit_of_two_staged_outputs_at_once",
     "test_rolled_back_rows_never_show",
-    "test_progress_is_counted_for_each_lineage",
     "test_what_may_still_be_decided_goes_when_the_successor_commits_the_epoch",
 )
 class TestMerge(MergePlace, ExactlyOnceConformance):

@@ -11,6 +11,7 @@ from holdfast.errors import Unavailable
 from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.testing.conformance.sinks import A, B, delivery
 from holdfast.testing.faults.proxy import Fault, FaultyProxy, LostReply, Request, Status, once
+from products import only
 from servers.s3 import options_for
 
 pytestmark = pytest.mark.s3
@@ -66,5 +67,6 @@ class TestAppend(AppendPlace, Commits):
     pass
 
 
+@only("test_settled_by_the_log")
 class TestMerge(MergePlace, Commits):
     pass

@@ -54,6 +54,9 @@ class CloudStorage:
     """
 
     passing_refusals = 3
+    # Each log entry since the newest checkpoint is a request or two whenever the table is opened. Delta on Spark makes
+    # a checkpoint after ten, delta-rs after a hundred.
+    new_table_properties: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 
     def __init__(self, address: str, options: Mapping[str, str] | None = None) -> None:
         """`options` are named as in obstore or `deltalake`. None: those of Spark, or else of the environment."""
@@ -99,17 +102,21 @@ class CloudStorage:
 
     def exists(self) -> bool:
         from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        with self.errors("everything"):
-            return DeltaTable.is_deltatable(self._address, self.options())
+        # Not `is_deltatable`, which stops every thread of the process until the service answers.
+        try:
+            with self.errors("everything"):
+                DeltaTable(self._address, storage_options=self.options())
+        except TableNotFoundError:
+            return False
+        except DeltaError:
+            return True  # one that cannot be read
+        return True
 
     def make_room(self) -> None:
-        from deltalake.fs import DeltaStorageHandler
-        from pyarrow.fs import FileSelector, PyFileSystem
-
-        files = PyFileSystem(DeltaStorageHandler(self._address, self.options()))
-        found = files.get_file_info(FileSelector("", allow_not_found=True))  # one level: no list of everything
-        others = sorted(info.base_name for info in found if info.base_name[:1] not in ("", "_", "."))
+        names = {info.key.partition("/")[0] for info in self._objects().list("")}
+        others = sorted(name for name in names if name[:1] not in ("_", "."))
         if others:
             raise invalid_arguments(
                 f"{self._address} holds objects, for example {others[0]!r}, but no Delta table.",

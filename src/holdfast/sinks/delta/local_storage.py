@@ -33,6 +33,7 @@ class LocalStorage:
     """
 
     passing_refusals = 0
+    new_table_properties: Mapping[str, str] = {}
 
     def __init__(self, path: str) -> None:
         self._path = path

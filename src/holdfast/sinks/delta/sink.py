@@ -159,7 +159,8 @@ class DeltaSink:
         with self._storage.errors("the table, if there is one"):
             if not self._storage.exists():
                 self._storage.make_room()
-                self._log.create(new_table_schema(fields), self.partition_by, self.properties)
+                properties = {**self._storage.new_table_properties, **self.properties}
+                self._log.create(new_table_schema(fields), self.partition_by, properties)
             table = self._log.open()
             self._check(table, fields)
             if others := other_properties(table, self.properties):

@@ -33,6 +33,9 @@ class TableStorage(Protocol):
     """How often in a row a commit may be refused, though no other writer was first, before that is an error. S3 does so
     while another writer's request for the same log entry is under way."""
 
+    new_table_properties: Mapping[str, str]
+    """What a new table gets, unless the user says otherwise."""
+
     @property
     def address(self) -> str:
         """As `deltalake` and messages name it; no credentials in it."""
