@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+import types
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 from _pytest.mark import ParameterSet
+
+T = TypeVar("T")
 
 
 def in_turn(first: Iterable[Any], second: Iterable[Any], *, but: Collection[Any] = ()) -> list[ParameterSet]:
@@ -25,6 +28,25 @@ def in_turn(first: Iterable[Any], second: Iterable[Any], *, but: Collection[Any]
         for number, row in enumerate(rows)
         for place, column in enumerate(columns)
     ]
+
+
+def only(*names: str) -> Callable[[type[T]], type[T]]:
+    """For a class of inherited tests: `make test` runs those of these names, `make soak` all."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        inherited = {name: getattr(kind, name) for name in dir(kind) if name.startswith("test_")}
+        unknown = set(names) - set(inherited)
+        assert not unknown, unknown
+        for name in inherited.keys() - set(names):
+            # A copy: the mark must not reach the other classes that inherit the test.
+            test = inherited[name]
+            copied = types.FunctionType(test.__code__, test.__globals__, name, test.__defaults__, test.__closure__)
+            copied.__dict__.update(test.__dict__)
+            copied.__annotations__ = test.__annotations__
+            setattr(kind, name, pytest.mark.soak(copied))
+        return kind
+
+    return decorate
 
 
 def _is_due(number: int, place: int, rows: Sequence[Any], columns: Sequence[Any]) -> bool:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pytest
+from deltalake import DeltaTable
 
 from holdfast import open_store
 from holdfast.checkpoints import manifest_json
 from holdfast.errors import Invalid
 from holdfast.projections import NewEvent, open_projections
-from holdfast.sinks import FileSink
+from holdfast.sinks import DeltaSink, FileSink
 from holdfast.spark import Notice, Pipeline, read_events, watch
 from sparks import configured
 
@@ -279,6 +280,36 @@ def test_columns_of_a_source_may_change(scene: Scene) -> None:
     assert "on_change='accept'" in (refused.next_step or "")
     scene.run(wider, on_change="accept")
     assert scene.manifest.epoch == 2
+
+
+def test_a_column_may_be_added_to_a_table(scene: Scene) -> None:
+    """What is asked about is the query; the table takes the column with the first epoch that has it."""
+
+    def lake(evolve: Literal["add-columns"] | None = None, **options: Any) -> Callable[[Query], None]:
+        def run(query: Query) -> None:
+            pipeline = Pipeline("shop", checkpoints=scene.root / "store", **options)
+            pipeline.sink("lake", DeltaSink(scene.root / "lake", evolve=evolve))
+            pipeline.start(query(scene), trigger=ONCE).await_termination()
+
+        return run
+
+    def narrow(scene: Scene) -> DataFrame:
+        return scene.orders().select("shop", "amount")
+
+    def wide(scene: Scene) -> DataFrame:
+        return scene.orders().selectExpr("shop", "amount", "2 * amount as twice")
+
+    lake()(narrow)
+    scene.arrive()
+    with pytest.raises(Invalid, match="the sinks get a new column twice int"):
+        lake("add-columns")(wide)
+    with pytest.raises(Invalid, match="evolve='add-columns'"):
+        lake(on_change="accept")(wide)
+    lake("add-columns", on_change="accept")(wide)
+    scene.arrive()
+    lake("add-columns")(wide)
+    found = DeltaTable(scene.root / "lake").to_pyarrow_table().to_pylist()
+    assert sorted((row["amount"], row["twice"]) for row in found) == [(1, None), (2, 4), (3, 6)]
 
 
 def test_sinks_come_and_go(scene: Scene) -> None:

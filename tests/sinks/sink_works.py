@@ -11,28 +11,38 @@ from holdfast.sinks.sink import Delivery, Sink
 from holdfast.testing.faults.crash import Acknowledge
 
 
-def sink_of(kind: str, root: str) -> Sink:
-    """`root` is a path; for a bucket an address, a blank, and the options to open it with."""
+def sink_of(kind: str, root: str, options: dict[str, str] | None = None) -> Sink:
+    """`root` is a path; for files in a bucket an address, a blank, and the options to open it with.
+
+    `options` are for a table on object storage.
+    """
     if kind == "files-s3":
-        address, _, options = root.partition(" ")
-        return FileSink(address, storage_options=json.loads(options))
+        address, _, given = root.partition(" ")
+        return FileSink(address, storage_options=json.loads(given))
     if kind == "files":
         return FileSink(root)
-    return DeltaSink(root, key="id" if kind == "merge" else None)
+    evolve: Any = "add-columns" if kind == "columns" else None
+    return DeltaSink(root, key="id" if kind == "merge" else None, evolve=evolve, storage_options=options)
 
 
-def commit(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int) -> None:
-    sink_of(kind, root).commit(descriptor, _delivery(2, generation))
+def commit(
+    acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int, **more: Any
+) -> None:
+    sink_of(kind, root, **more).commit(descriptor, _delivery(2, generation))
     acknowledge("committed")
 
 
-def rollback(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int) -> None:
-    sink_of(kind, root).rollback(descriptor, _delivery(2, generation))
+def rollback(
+    acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any], generation: int, **more: Any
+) -> None:
+    sink_of(kind, root, **more).rollback(descriptor, _delivery(2, generation))
     acknowledge("rolled back")
 
 
-def recover(acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any] | None, generation: int) -> None:
-    sink_of(kind, root).recover(_delivery(2, generation), descriptor)
+def recover(
+    acknowledge: Acknowledge, kind: str, root: str, descriptor: dict[str, Any] | None, generation: int, **more: Any
+) -> None:
+    sink_of(kind, root, **more).recover(_delivery(2, generation), descriptor)
     acknowledge("recovered")
 
 

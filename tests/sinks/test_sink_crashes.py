@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ from holdfast.testing.conformance.sinks import A, B, Row, SinkUnderTest, deliver
 from holdfast.testing.faults.crash import CrashRing, KilledRun
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 WORKS = f"{Path(__file__).parent / 'sink_works.py'}"
-KINDS = ["files", "append", "merge"]
+KINDS = ["files", "append", "merge", "columns"]
 
 pytestmark = pytest.mark.crash
 
@@ -36,6 +36,10 @@ class Staged(SinkUnderTest):
         sink.prepare(self.frame([]).schema, delivery(0))
         sink.commit(self.stage(A, delivery(1), sink), delivery(1))
         self.descriptor = self.stage(B, delivery(2), sink)
+
+    def frame(self, rows: Sequence[Row]) -> DataFrame:
+        frame = super().frame(rows)
+        return frame.selectExpr("*", "id + 1 as more") if self.kind == "columns" and rows == B else frame
 
     def copy(self) -> Path:
         self.copies += 1
@@ -86,6 +90,7 @@ def test_killed_at_every_step_of_a_commit_all_rows_or_none_are_there(staged: Sta
             "files": {"sink.publish", "sink.publish-sync", "sink.discard"},
             "append": {"delta.place", "directory.sync", "delta.commit", "delta.sync", "sink.discard"},
             "merge": {"delta.merge", "delta.sync", "sink.discard"},
+            "columns": {"delta.rewrite", "delta.sync", "sink.discard"},
         }[staged.kind]
     )
 

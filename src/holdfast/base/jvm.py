@@ -103,6 +103,30 @@ def run_on_executors(spark: SparkSession, function: Callable[[T], R], items: Seq
     return spark.sparkContext.parallelize(list(items), len(items)).map(function).collect()
 
 
+def running_session() -> SparkSession | None:
+    """The session of this thread, or else the one that this process began with; None if no Spark runs in it.
+
+    Spark Connect: `SparkSession.getActiveSession()`.
+    """
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:
+        return None
+    first: SparkSession | None = SparkSession._instantiatedSession
+    return SparkSession.getActiveSession() or first
+
+
+def open_connector(spark: SparkSession, address: str) -> None:
+    """Have Hadoop open the file system of an address: a Java error if it has no connector, or one without settings.
+
+    Spark Connect: nothing; the first write tells.
+    """
+    _file_system(spark, address)
+
+
 def hadoop_setting(spark: SparkSession, name: str) -> str | None:
     """A setting of Hadoop's as this session has it, also one that Hadoop keeps in a credential store; None if not set.
 
@@ -117,13 +141,16 @@ def connector_credentials(spark: SparkSession, address: str) -> dict[str, str]:
 
     Spark Connect: nothing. The keys have to be given as options.
     """
-    jvm: Any = spark._jvm
-    files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(address), _hadoop_settings(spark))
-    found = files.getS3AInternals().shareCredentials("holdfast").resolveCredentials()
+    found = _file_system(spark, address).getS3AInternals().shareCredentials("holdfast").resolveCredentials()
     keys = {"access_key_id": found.accessKeyId(), "secret_access_key": found.secretAccessKey()}
     if "Session" in found.getClass().getName():
         keys["token"] = found.sessionToken()
     return keys
+
+
+def _file_system(spark: SparkSession, address: str) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.Path(address).getFileSystem(_hadoop_settings(spark))
 
 
 def _hadoop_settings(spark: SparkSession) -> Any:

@@ -28,14 +28,22 @@ DISK_TROUBLE_HERE = (
     "does not exist",
 )
 NO_CONNECTOR = ("FileSystem not found", "No FileSystem for scheme")
-CLOUD_DENIED = ("AccessDenied", "Status Code: 403", "403 Forbidden")
+CLOUD_DENIED = ("AccessDenied", "Status Code: 403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403 Forbidden")
 CLOUD_TROUBLE = (
     "UnknownStoreException",
     "NoSuchBucket",
     "Unable to execute HTTP request",
     "AWSClientIOException",
+    "AWSServiceIOException",
+    "AWSStatus500Exception",
     "AWSServiceThrottled",
+    "SdkClientException",
     "SocketTimeout",
+    "UnknownHostException",
+    "ConnectException",
+    "Status Code: 5",
+    "AbfsRestOperationException",
+    "GoogleJsonResponseException",
 )
 _changing_settings = threading.RLock()
 

@@ -98,7 +98,8 @@ def test_in_a_stream(spark: SparkSession, tmp_path: Path, key: str | None) -> No
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"path": "s3://me:hunter2@bucket/x"}, "not a local path"),
+        ({"path": "s3://me:hunter2@bucket/x"}, "leave them out"),
+        ({"path": "/x", "storage_options": {"token": "hunter2"}}, "object storage"),
         ({"path": "/data/50%"}, "percent"),
         ({"path": "/x", "key": []}, "name each column"),
         ({"path": "/x", "key": ["a", "a"]}, "name each column"),

@@ -9,7 +9,7 @@ from delta_place import AppendPlace, DeltaPlace, MergePlace
 from deltalake import DeltaTable
 from sink_places import DiskRequests, everything_below
 
-from holdfast.sinks.delta.log import DeltaLog
+from holdfast.sinks.delta.local_storage import LocalStorage
 from holdfast.sinks.sink import StagedOutputGone
 from holdfast.testing.conformance.sinks import A, B, delivery
 
@@ -96,7 +96,7 @@ class TestMerge(MergePlace, DeltaFiles):
     def test_files_are_checked_and_made_durable_by_recover_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         descriptor = self.stage(A, delivery(1))
         with monkeypatch.context() as patch:
-            patch.setattr(DeltaLog, "sync", lambda log: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(LocalStorage, "sync_log", lambda storage: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 self.sink.commit(descriptor, delivery(1))
         disk = DiskRequests(monkeypatch)

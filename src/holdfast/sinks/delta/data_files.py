@@ -63,7 +63,7 @@ def collect(data: str, fields: list[Json], partitioned_by: Sequence[str]) -> lis
         return []
     kinds = {field["name"]: field["type"] for field in fields}
     with ThreadPoolExecutor(min(FOOTER_THREADS, len(found))) as threads:
-        files = list(threads.map(lambda one: _read_footer(data, one[0], one[1], kinds), found))
+        files = list(threads.map(lambda one: _read_footer_at(data, one[0], one[1], kinds), found))
     for file in files:
         if not file.rows:
             os.unlink(os.path.join(data, file.path))
@@ -91,11 +91,18 @@ def _remove_empty_directories(data: str) -> None:
             os.rmdir(folder)
 
 
-def _read_footer(data: str, path: str, partition: dict[str, str | None], kinds: dict[str, Json]) -> StagedFile:
+def _read_footer_at(data: str, path: str, partition: dict[str, str | None], kinds: dict[str, Json]) -> StagedFile:
+    whole = os.path.join(data, path)
+    return read_footer(whole, path, os.path.getsize(whole), partition, kinds)
+
+
+def read_footer(
+    source: Any, path: str, size: int, partition: dict[str, str | None], kinds: dict[str, Json]
+) -> StagedFile:
+    """The description of a parquet file that pyarrow can read, or the path of one. `kinds` are the columns' types."""
     import pyarrow.parquet
 
-    whole = os.path.join(data, path)
-    footer = pyarrow.parquet.read_metadata(whole)
+    footer = pyarrow.parquet.read_metadata(source)
     nulls: Counter[str] = Counter()
     lows: dict[str, list[Any]] = {}
     unknown: set[str] = set()
@@ -108,7 +115,7 @@ def _read_footer(data: str, path: str, partition: dict[str, str | None], kinds: 
     known = {name: found for name, found in lows.items() if name not in unknown}
     return StagedFile(
         path=path,
-        size=os.path.getsize(whole),
+        size=size,
         rows=footer.num_rows,
         partition=partition,
         nulls=dict(nulls),

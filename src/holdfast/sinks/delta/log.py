@@ -1,30 +1,30 @@
-"""The log of a Delta table, through the `deltalake` package. Synced here: delta-rs syncs nothing on a local disk."""
+"""The log of a Delta table, through the `deltalake` package."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import os
-import re
+import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable, one_line
+from holdfast.sinks.delta.storage import LOG, PLACE, TableStorage
 from holdfast.sinks.delta.table import Json
 from holdfast.sinks.sink import Delivery, check_same_delivery
-from holdfast.storage.files.disk import sync, sync_all
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
     from deltalake.transaction import AddAction
+    from pyarrow import RecordBatchReader
 
 ATTEMPTS = 50
-LOG = "_delta_log"
+FIRST_PAUSE = 0.05
 MARK = "holdfast.mark"
 ENTRIES_SEARCHED = 1000
-_LOG_FILE = re.compile(r"(\d{20})\..*")
 
 
 def require_deltalake() -> None:
@@ -47,31 +47,37 @@ def application(delivery: Delivery) -> str:
 
 
 class DeltaLog:
-    """The log of the table at `path`.
+    """The log of the table in this storage.
 
     Every commit is made on top of the version that was read, or fails: delta-rs creates the next log entry only if it
     does not exist, and its own retries are off. So reading the application's transaction and committing are atomic: of
     two drivers with the same epoch, one commits it.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._directory = os.path.join(path, LOG)
-        self._durable_below = 0
+    def __init__(self, storage: TableStorage) -> None:
+        self._storage = storage
 
-    def exists(self) -> bool:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return any(_LOG_FILE.fullmatch(name) for name in os.listdir(self._directory))
-        return False
+    @property
+    def address(self) -> str:
+        return self._storage.address
 
-    def create(self, schema: Json) -> None:
+    def create(
+        self, schema: Json, partition_by: Sequence[str] = (), properties: Mapping[str, str] | None = None
+    ) -> None:
         """Create the table without rows, durably. Fine if it exists, also if another process creates it meanwhile."""
         from deltalake import DeltaTable, Schema
 
         with step("delta.create"), self.explained():
-            DeltaTable.create(self.path, Schema.from_json(json.dumps(schema)), mode="ignore")
-        self.sync()
-        sync(self.path)
+            DeltaTable.create(
+                self.address,
+                Schema.from_json(json.dumps(schema)),
+                mode="ignore",
+                partition_by=list(partition_by),
+                configuration=dict(properties or {}),
+                raise_if_key_not_exists=False,
+                storage_options=self._storage.options(),
+            )
+        self._storage.sync_new_table()
 
     def open(self) -> DeltaTable:
         """The newest version. Opened each time: an old handle would not notice that the table was replaced."""
@@ -79,20 +85,22 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            return DeltaTable(self.path)
+            with self._storage.errors("everything"):
+                return DeltaTable(self.address, storage_options=self._storage.options())
         except TableNotFoundError as error:
             raise Unavailable(
-                f"{self.path} holds no Delta table: it is not mounted, or was removed, or never prepared.",
+                f"{self.address} holds no Delta table: it is not mounted, or elsewhere, or was removed, or never "
+                "prepared.",
                 code="sink.not-prepared",
-                about=self.path,
+                about=self.address,
                 unchanged="everything",
-                next_step="mount it, or prepare the sink if the table is new",
+                next_step="mount it, or correct the address, or prepare the sink if the table is new",
             ) from error
         except DeltaError as error:
             raise Corrupt(
                 f"The log of the table cannot be read: {one_line(error)}",
                 code="sink.delta-log",
-                about=self._directory,
+                about=f"{self.address}/{LOG}",
                 unchanged="everything",
                 next_step="if it is about a checkpoint, remove _last_checkpoint there, which is only a hint; "
                 "otherwise restore the log",
@@ -108,36 +116,44 @@ class DeltaLog:
     def newest_lineage(self, table: DeltaTable, delivery: Delivery) -> int | None:
         return table.transaction_version(application(delivery))
 
-    def settle(self, delivery: Delivery, mark: str | None, act: Callable[[DeltaTable], None]) -> None:
+    def settle(self, delivery: Delivery, mark: str | None, act: Callable[[DeltaTable], None]) -> bool:
         """Have `act` commit the delivery on the newest version unless the log has it; retry after a conflict.
 
+        True if this call committed it and was told so; False if it was found in the log.
+
         On return the log has the delivery, from this driver or another, and readers see it; it is durable only after
-        `sync_data` and `sync`. `Corrupt` if the log has it with another mark.
+        `sync_added` and the storage's `sync_log`. `Corrupt` if the log has it with another mark.
         """
         from deltalake.exceptions import CommitFailedError
 
+        refused = 0
         for _ in range(ATTEMPTS):
             table = self.open()
             looked_at = table.version()
             if self.has_same(table, delivery, mark):
-                return
+                return False
             try:
                 act(table)
             except CommitFailedError as error:
-                if self.open().version() == looked_at:  # no other writer was first: not a race
+                if self.open().version() != looked_at:
+                    continue
+                refused += 1  # no other writer was first: not a race, or one that is not over yet
+                if refused > self._storage.passing_refusals:
                     raise self._not_taken(error) from error
+                time.sleep(FIRST_PAUSE * 2**refused)
                 continue
             except (HoldfastError, OSError):
                 # A faster driver commits and removes the staged files, also while this one reads them.
+                # A commit whose reply was lost fails, too.
                 if self.has_same(self.open(), delivery, mark):
-                    return
+                    return False
                 raise
             self._require(delivery)
-            return
+            return True
         raise Conflict(
-            f"{ATTEMPTS} times in a row another writer committed to {self.path} first.",
+            f"{ATTEMPTS} times in a row another writer committed to {self.address} first.",
             code="sink.delta-busy",
-            about=self.path,
+            about=self.address,
             unchanged=f"{delivery} is still to be committed",
             next_step="try again when there are fewer writers to the table",
         )
@@ -146,9 +162,9 @@ class DeltaLog:
         """Whether the log has the delivery. `Corrupt` if its mark differs; not compared if its log entry is too old."""
         if not self.has(table, delivery):
             return False
-        actions = self._entry_of(delivery, ENTRIES_SEARCHED) if mark is not None else []
+        actions = self._entry_of(table, delivery, ENTRIES_SEARCHED) if mark is not None else []
         found = next((action["commitInfo"].get(MARK) for action in actions if "commitInfo" in action), None)
-        check_same_delivery(delivery, mine=mark, found=found, where=self.path)
+        check_same_delivery(delivery, mine=mark, found=found, where=self.address)
         return True
 
     def _require(self, delivery: Delivery) -> None:
@@ -157,7 +173,7 @@ class DeltaLog:
             raise OutcomeUnknown(
                 f"{delivery} was committed, but the table's log does not show it.",
                 code="sink.delta-forgetful",
-                about=self.path,
+                about=self.address,
                 unchanged="what was staged",
                 next_step="look at the table's history before anything is committed again",
             )
@@ -189,61 +205,57 @@ class DeltaLog:
                 commit_properties=self.properties(table, delivery, mark),
             )
 
-    def sync(self) -> None:
-        """Make the log durable: the entries since the last call, including those that other writers left unsynced."""
-        with step("delta.sync"):
-            versions: dict[str, int] = {}
-            for name in os.listdir(self._directory):
-                found = _LOG_FILE.fullmatch(name)
-                if found or name == "_last_checkpoint":
-                    versions[name] = int(found[1]) if found else self._durable_below
-            new = [name for name, version in versions.items() if version >= self._durable_below]
-            for path in (os.path.join(self._directory, name) for name in new):
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile by Delta's log cleanup
-                    sync(path)
-            sync(self._directory)
-            # Sync the newest version again next time: its checkpoint may be written later.
-            self._durable_below = max(versions.values(), default=0)
+    def add_columns(self, table: DeltaTable, fields: list[Json], delivery: Delivery, mark: str | None) -> None:
+        """Commit the epoch without files, with those of the columns that the table does not have yet."""
+        from deltalake import Field
 
-    def sync_data(self, delivery: Delivery) -> None:
-        """Make the files durable that delta-rs wrote for this delivery's merge.
+        have = {field.name for field in table.schema().fields}
+        new = [Field.from_json(json.dumps(field)) for field in fields if field["name"] not in have]
+        if not new:
+            return self.append(table, [], delivery, mark)
+        with step("delta.commit", epoch=delivery.epoch, files=0), self.explained():
+            table.alter.add_columns(new, commit_properties=self.properties(table, delivery, mark))
 
-        `Corrupt` if a file is incomplete, because the machine went down when the log entry was on disk and its files
-        were not. Does nothing if the entry is no longer in the log.
+    def rewrite(self, table: DeltaTable, rows: RecordBatchReader, delivery: Delivery, mark: str | None) -> None:
+        """Commit rows with the columns that they have besides. delta-rs writes the files anew, as they are read."""
+        from deltalake import write_deltalake
+
+        with step("delta.rewrite", epoch=delivery.epoch), self.explained():
+            properties = self.properties(table, delivery, mark)
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=properties)
+
+    def sync_added(self, delivery: Delivery) -> None:
+        """Make the files durable that delta-rs wrote for this delivery.
+
+        `Corrupt` if a file is incomplete. Does nothing if the delivery's entry is no longer in the log.
         """
-        with step("delta.sync"):
-            paths = []
-            for path, size in self._added_by(delivery):
-                whole = os.path.join(self.path, path)
-                if not _is_whole(whole, size):
-                    raise Corrupt(
-                        f"{path} is incomplete, though the table's log has {delivery}.",
-                        code="sink.delta-torn",
-                        about=whole,
-                        unchanged="the staged rows",
-                        next_step="restore the table's directory from a copy, as it was before that version, and "
-                        "start the pipeline: it commits the epoch again",
-                    )
-                paths.append(whole)
-            sync_all(paths)
-            sync_all({os.path.dirname(path) for path in paths})
+        self._storage.sync_added(self._added_by(self.open(), delivery), delivery)
 
-    def _added_by(self, delivery: Delivery) -> list[tuple[str, int]]:
-        files = [action[kind] for action in self._entry_of(delivery) for kind in ("add", "cdc") if kind in action]
+    def data_of(self, delivery: Delivery) -> Collection[str] | None:
+        """The names of staged output whose files the delivery's log entry has as data; None if the entry is too old."""
+        table = self.open()
+        if not self.has(table, delivery):
+            return ()
+        actions = self._entry_of(table, delivery, ENTRIES_SEARCHED)
+        paths = [action["add"]["path"].split("/") for action in actions if "add" in action]
+        return {parts[1] for parts in paths if parts[0] == PLACE} if actions else None
+
+    def _added_by(self, table: DeltaTable, delivery: Delivery) -> list[tuple[str, int]]:
+        files = [
+            action[kind] for action in self._entry_of(table, delivery) for kind in ("add", "cdc") if kind in action
+        ]
         return [(urllib.parse.unquote(file["path"]), file["size"]) for file in files]
 
-    def _entry_of(self, delivery: Delivery, limit: int | None = None) -> list[dict[str, Any]]:
+    def _entry_of(self, table: DeltaTable, delivery: Delivery, limit: int | None = None) -> list[dict[str, Any]]:
         """The actions of this delivery's log entry, searched in the newest `limit` entries.
 
         Empty if the entry is older, or was removed.
         """
         wanted = {"appId": f"{application(delivery)}/{delivery.lineage}", "version": delivery.epoch}
-        entries = sorted((name for name in os.listdir(self._directory) if name.endswith(".json")), reverse=True)
-        for name in entries[:limit]:
+        for body in itertools.islice(self._storage.log_entries(table.version()), limit):
             try:
-                with open(os.path.join(self._directory, name), encoding="utf-8") as file:
-                    actions: list[dict[str, Any]] = [json.loads(line) for line in file if line.strip()]
-            except (FileNotFoundError, ValueError):
+                actions: list[dict[str, Any]] = [json.loads(line) for line in body.splitlines() if line.strip()]
+            except ValueError:
                 continue
             found = [{key: action["txn"].get(key) for key in wanted} for action in actions if "txn" in action]
             if wanted in found:
@@ -253,31 +265,23 @@ class DeltaLog:
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
         """Raise our own errors instead of those of delta-rs, except for a lost race, which `settle` handles."""
-        from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
+        from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError
 
         try:
             yield
         except CommitFailedError:
             raise
-        except DeltaProtocolError as error:
+        except (DeltaProtocolError, SchemaMismatchError) as error:
             raise self._not_taken(error, Invalid) from error
         except (DeltaError, OSError) as error:
-            raise self._not_taken(error) from error
+            unchanged = "what the table's readers see"
+            raise self._storage.trouble(error, unchanged) or self._not_taken(error) from error
 
     def _not_taken(self, error: Exception, kind: type[HoldfastError] = Unavailable) -> HoldfastError:
         return kind(
             f"The table refused a commit: {one_line(error)}",
             code="sink.delta",
-            about=self.path,
+            about=self.address,
             unchanged="what the table's readers see",
             next_step="remove the cause, and try again",
         )
-
-
-def _is_whole(path: str, size: int) -> bool:
-    """Whether it is a parquet file of this size that ends with a footer; after a power cut it may end in zeros."""
-    try:
-        with open(path, "rb") as file:
-            return file.seek(0, os.SEEK_END) == size and file.seek(-4, os.SEEK_END) >= 0 and file.read() == b"PAR1"
-    except OSError:
-        return False

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+from holdfast.base.addresses import spark_address
 from holdfast.sinks.delta.table import refused
 from holdfast.sinks.spark_write import column_named, explain
 
@@ -17,22 +18,32 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 16
 EXAMPLES = 3
+Source = Callable[[], Any]
+"""Opens a parquet file for pyarrow: returns a path or a file."""
 
 
 def merge(
-    table: DeltaTable, files: Sequence[str], key: Sequence[str], delete: str | None, properties: CommitProperties
+    table: DeltaTable,
+    sources: Sequence[Source],
+    key: Sequence[str],
+    delete: str | None,
+    properties: CommitProperties,
+    *,
+    adds_columns: bool = False,
 ) -> None:
-    """One MERGE, streamed from the files: update matching rows, insert the others, delete those marked by `delete`.
+    """One MERGE, streamed from parquet files: update matching rows, insert the others, delete those marked by `delete`.
 
-    Makes no log entry if it changes nothing.
+    `adds_columns`: the table gets the columns that only the files have, all but `delete`. Makes no log entry if it
+    changes nothing.
     """
-    rows = _stream(files)
+    rows = stream(sources)
     columns = {_quoted(name): f"s.{_quoted(name)}" for name in rows.schema.names if name != delete}
     merger = table.merge(
         rows,
         " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key),
         source_alias="s",
         target_alias="t",
+        merge_schema=adds_columns,
         streamed_exec=True,
         commit_properties=properties,
     )
@@ -44,17 +55,17 @@ def merge(
     merger.when_not_matched_insert(columns, predicate=stays).execute()
 
 
-def _stream(files: Sequence[str]) -> RecordBatchReader:
+def stream(sources: Sequence[Source]) -> RecordBatchReader:
     """All rows of parquet files of one schema, read a batch at a time as the merge needs them."""
     from pyarrow import RecordBatchReader
     from pyarrow.parquet import ParquetFile
 
     def batches() -> Iterator[RecordBatch]:
-        for path in files:
-            with ParquetFile(path) as file:
+        for opened in sources:
+            with ParquetFile(opened()) as file:
                 yield from file.iter_batches(BATCH_ROWS)
 
-    with ParquetFile(files[0]) as first:
+    with ParquetFile(sources[0]()) as first:
         return RecordBatchReader.from_batches(first.schema_arrow, batches())
 
 
@@ -71,7 +82,7 @@ def refuse_ambiguous_keys(session: SparkSession, data: str, key: Sequence[str]) 
         null = null | column.isNull()
     try:
         found = (
-            session.read.parquet(_without_globs(f"file://{data}"))
+            session.read.parquet(_without_globs(spark_address(data)))
             .groupBy(*keys)
             .count()
             .where(null | (functions.col("count") > 1))

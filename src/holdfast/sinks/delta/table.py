@@ -6,7 +6,7 @@ Schemas are compared as JSON, which Spark and Delta write alike. No I/O except o
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -68,18 +68,28 @@ def unsupported(fields: list[Json], above: str = "") -> Iterator[str]:
 
 
 def misfits(
-    table: list[Json], frame: list[Json], *, partitioned_by: Collection[str] = (), missing_ok: bool = True
+    table: list[Json],
+    frame: list[Json],
+    *,
+    partitioned_by: Collection[str] = (),
+    missing_ok: bool = True,
+    may_add: bool = False,
 ) -> Iterator[str]:
     """The reasons why rows with the schema `frame` do not fit into the table. Empty if they fit.
 
     A column that only the table has is filled with nulls, if it is nullable. Top-level primitive columns may be
-    nullable in the frame and not in the table: then their values are checked, see `required`.
+    nullable in the frame and not in the table: then their values are checked, see `required`. With `may_add`, columns
+    that only the frame has fit, too: see `added`.
     """
     have = {field["name"]: field for field in frame}
     want = {field["name"]: field for field in table}
     for name, field in have.items():
         if name not in want:
-            yield f"the table has no column {name!r}"
+            alike = next((other for other in want if other.lower() == name.lower()), None)
+            if alike is not None and may_add:
+                yield f"the table has {alike!r}, and {name!r} differs from it only in case"
+            elif not may_add:
+                yield f"the table has no column {name!r}"
         elif _bare(field["type"]) != _bare(want[name]["type"]):
             yield f"{name!r} is {shown(field['type'])} here and {shown(want[name]['type'])} in the table"
         elif _is_stricter(want[name]["type"], field["type"]) or (
@@ -89,6 +99,26 @@ def misfits(
     for name, field in want.items():
         if name not in have and (not field["nullable"] or name in partitioned_by or not missing_ok):
             yield f"the table's column {name!r} is missing"
+
+
+def added(table: list[Json], frame: list[Json]) -> list[Json]:
+    """The columns that only the frame has, as they would be in the table: nullable, without Spark's metadata."""
+    have = {field["name"] for field in table}
+    return [_plain(field) for field in frame if field["name"] not in have]
+
+
+def unmergeable(table: DeltaTable, new: list[Json]) -> Iterator[str]:
+    """The new columns that a merge must not add.
+
+    delta-rs 1.6 adds the column and not the feature that it needs, and nobody can read the table any more.
+    """
+    features = table.protocol().writer_features or []
+    for field in new:
+        if "timestampNtz" not in features and '"timestamp_ntz"' in msgspec.json.encode(field).decode():
+            yield (
+                f"{field['name']!r} is timestamp_ntz, which a merge cannot add to this table: cast it to timestamp, or "
+                "add it first by DeltaTable.alter.add_columns"
+            )
 
 
 def required(table: list[Json], frame: list[Json]) -> set[str]:
@@ -156,12 +186,21 @@ FEATURES = {
     "timestampNtz",
 }
 NEWEST_WITHOUT_FEATURES = 6
+UNFIT_SETTINGS = (
+    "delta.enableDeletionVectors",
+    "delta.enableRowTracking",
+    "delta.enableInCommitTimestamps",
+    "delta.enableIcebergCompatV1",
+    "delta.enableIcebergCompatV2",
+    "delta.enableTypeWidening",
+)
 COMPUTED = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
 
 
 def check_table(table: DeltaTable, path: str, *, merging: bool) -> None:
     """`Invalid` for a table with rules that this sink cannot enforce: files added to the log bypass all checks."""
-    reasons = _protocol(table) + _settings(table, merging=merging) + _columns(table, merging=merging)
+    settings = unfit_settings(table.metadata().configuration, merging=merging)
+    reasons = _protocol(table) + settings + _columns(table, merging=merging)
     if reasons:
         raise Invalid(
             f"This Delta table cannot be written to: {'; '.join(reasons)}.",
@@ -172,12 +211,14 @@ def check_table(table: DeltaTable, path: str, *, merging: bool) -> None:
         )
 
 
-def refused(problems: Sequence[str], path: str) -> RowsRefused:
+def refused(
+    problems: Sequence[str], path: str, next_step: str = "correct the query or the table, and start again"
+) -> RowsRefused:
     return RowsRefused(
         f"The table does not take these rows: {'; '.join(problems[:10])}.",
         about=path,
         unchanged="what the table's readers see",
-        next_step="correct the query or the table, and start again",
+        next_step=next_step,
     )
 
 
@@ -189,9 +230,9 @@ def _protocol(table: DeltaTable) -> list[str]:
     return [f"it uses {feature}" for feature in sorted(features - FEATURES)]
 
 
-def _settings(table: DeltaTable, *, merging: bool) -> list[str]:
-    settings = table.metadata().configuration
-    reasons = []
+def unfit_settings(settings: Mapping[str, str], *, merging: bool) -> list[str]:
+    """A sentence for each setting of a table that this sink cannot respect."""
+    reasons = [f"{name} is set" for name in UNFIT_SETTINGS if settings.get(name, "false").lower() == "true"]
     if settings.get("delta.columnMapping.mode", "none") != "none":
         reasons.append("its columns are mapped to other names")
     if any(name.startswith("delta.constraints.") for name in settings):
@@ -215,3 +256,7 @@ def _columns(table: DeltaTable, *, merging: bool) -> list[str]:
         if kinds[name] not in PARTITIONS:
             reasons.append(f"it is partitioned by {name!r}, which is {shown(kinds[name])}")
     return reasons
+
+
+def invalid_arguments(message: str, about: str, next_step: str) -> Invalid:
+    return Invalid(message, code="sink.delta-arguments", about=about, unchanged="everything", next_step=next_step)

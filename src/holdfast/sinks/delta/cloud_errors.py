@@ -1,0 +1,42 @@
+"""Failed requests of `deltalake` to object storage, in words. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.errors import HoldfastError, NotFound, Unavailable, one_line
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_REPLY = re.compile(r"<Code>(?P<code>[^<]*)</Code>(?:\s*<Message>(?P<message>[^<]*)</Message>)?")
+_DENIED = ("403 Forbidden", "401 Unauthorized", "lacked the necessary privileges")
+
+
+def service_error(error: BaseException, address: str, unchanged: str) -> HoldfastError:
+    """What the service of `address` did not do. Who is to act on it decides the kind: see `holdfast.errors`."""
+    text = " ".join(_COLOURS.sub("", str(error)).replace("↳", "").split())
+    if "NoSuchBucket" in text:
+        return NotFound(
+            f"The bucket of {address} does not exist, or is not visible with these credentials.",
+            code="bucket.not-found",
+            about=address,
+            unchanged=unchanged,
+            next_step="check the address, or create the bucket",
+        )
+    if "/latest/api/token" in text or "/latest/meta-data" in text:
+        return Unavailable(
+            f"No credentials were found for {address}, and this machine has no role to ask for them.",
+            code="cloud.credentials",
+            about=address,
+            unchanged=unchanged,
+            next_step="set them in Spark's settings or in the environment, or give storage_options=",
+        )
+    denied = any(words in text for words in _DENIED)
+    reply = _REPLY.search(text)
+    said = f"{reply['code']}: {reply['message'] or ''}".rstrip(": ") if reply else one_line(text)
+    return Unavailable(
+        f"{address} {'refused a request' if denied else 'did not answer'}: {said.rstrip('.')}.",
+        code="cloud.denied" if denied else "cloud.unavailable",
+        about=address,
+        unchanged=unchanged,
+        next_step="check the credentials and the bucket's policy" if denied else "try again when the service answers",
+    )
