@@ -21,7 +21,7 @@ from holdfast.sinks.files.spark_metadata import LoggedEpoch
 from holdfast.sinks.sink import SinkProgress, StagedOutputGone
 from holdfast.storage.objects import open, retry
 from holdfast.testing.conformance.sinks import A, B, C, delivery
-from holdfast.testing.faults.crash import CrashRing, Event, KilledRun
+from holdfast.testing.faults.crash import CrashRing, KilledRun, StepEvent
 from holdfast.testing.faults.proxy import FaultyProxy, LostReply, Request, Status, once
 from servers.s3 import S3Server, options_for
 
@@ -140,7 +140,7 @@ def test_killed_while_the_log_is_compacted_and_trimmed(s3_server: S3Server, buck
             to = delivery(2, lineage=1)
             arguments = {"root": f"{place.root} {json.dumps(place.options)}", "descriptor": place.stage(B, to)}
             if index < 0:
-                index = ring.record(**arguments).index(Event("files.log", "begin"))
+                index = ring.record(**arguments).index(StepEvent("files.log", "begin"))
                 continue
             run = ring.kill_at(index, **arguments)
             names.add(run.event.name if run.event else "")

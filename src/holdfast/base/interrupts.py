@@ -11,6 +11,8 @@ import subprocess
 import sys
 from types import TracebackType
 
+from holdfast.base.jvm import kill_starting_jvm
+
 _SPARK = ("pyspark", "py4j", "holdfast")
 
 
@@ -37,6 +39,7 @@ def is_inside_spark(trace: TracebackType | None) -> bool:
 def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt) and is_inside_spark(trace):
         _kill_unborn_jvm(trace)
+        kill_starting_jvm()
         print("Interrupted.", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)

@@ -213,6 +213,22 @@ def active_session() -> SparkSession | None:
         return None
 
 
+def kill_starting_jvm() -> None:
+    """Kill the JVM of a session that is still being started; nothing if there is none, or if it has started.
+
+    It would find nobody to answer to, and print where it noticed that.
+    Spark Connect: nothing to do; the server goes on.
+    """
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    context: Any = SparkContext
+    process = getattr(context._gateway, "proc", None)
+    if context._active_spark_context is None and process is not None:
+        process.kill()
+
+
 def remove_tree(spark: SparkSession, address: str) -> None:
     """Remove everything at an address through Spark's own connector, also what it leaves there for folders.
 

@@ -119,7 +119,7 @@ def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:
     is_denied = any(words in text for words in CLOUD_DENIED)
     if is_denied or any(words in text for words in CLOUD_TROUBLE):
         return Unavailable(
-            f"Spark could not write there: {shown}",
+            f"Spark could not write to object storage: {shown}",
             code="cloud.denied" if is_denied else "cloud.unavailable",
             about=path,
             unchanged="everything that readers see",
