@@ -212,14 +212,18 @@ class ResultIndex:
     def put(self, key: bytes, value: bytes) -> None:
         """Set a value with the session's commit. A key has 1 to 2,048 bytes, a value up to 64 MiB."""
         # Fast path for nearly every call: no further call, and no byte count, since small values are bounded by number.
-        if type(key) is bytes is type(value) and 0 < len(key) <= MAX_KEY_BYTES and len(value) <= SMALL:
-            sessions = self._sessions
-            if sessions.owner == get_ident():
-                held = sessions.held_results
-                held[key] = value
-                if len(held) >= session.HELD_CHANGES:
-                    sessions.spill()
-                return
+        sessions = self._sessions
+        if (
+            sessions.owner == get_ident()
+            and key.__class__ is bytes is value.__class__
+            and key
+            and len(key) <= MAX_KEY_BYTES
+            and len(value) <= SMALL
+        ):
+            sessions.held_results[key] = value
+            if len(sessions.held_results) >= sessions.held_limit:
+                sessions.spill()
+            return
         self._sessions.add("results", check_key(key), check_value(value))
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:

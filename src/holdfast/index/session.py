@@ -61,6 +61,8 @@ class SessionManager:
         self._lock = threading.RLock()
         self._depth = 0
         self.owner = 0
+        self.held_limit = HELD_CHANGES
+        """How many changes are held before they go into a transaction."""
         """The ident of the thread that began the session; 0 if there is none."""
         self._thread: threading.Thread | None = None
         self._serial = 0
@@ -267,7 +269,7 @@ class SessionManager:
             entry.serial, entry.depth = self._serial + 1, 1
             self._serial, self._depth = entry.serial, entry.depth
             self._thread = entry.thread
-            self.owner = get_ident()
+            self.owner, self.held_limit = get_ident(), HELD_CHANGES
 
     def _complete(self, block: _Scope) -> None:
         """End a block that did not raise: commit its level, or raise if the session was ended inside."""

@@ -54,7 +54,8 @@ SCHEMA = Schema(
     application_id=0x48664573,  # "HfEs"
     version=1,
     # A batch touches one page per stream: the cache must hold them all, and the write-ahead log several batches.
-    settings=("cache_size = -65536", "wal_autocheckpoint = 8192"),
+    settings=("cache_size = -65536", "wal_autocheckpoint = 16384"),
+    page_size=2048,
 )
 """The layout of a store of events in its backend."""
 

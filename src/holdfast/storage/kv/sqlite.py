@@ -118,6 +118,7 @@ class SqliteStore(SqliteReader):
 
     def _prepare(self, writer: sqlite3.Connection) -> None:
         self._check_ours(writer)
+        writer.execute(f"PRAGMA page_size = {self._schema.page_size}")  # a file that is there keeps its own
         if _switched_to_log(writer, self._patience) != "wal":
             raise self._errors.no_log(self.address)
         for setting in (*_DURABLE, *self._schema.settings):

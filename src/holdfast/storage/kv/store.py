@@ -44,6 +44,8 @@ class Schema(Struct, frozen=True):
     """The version of the tables. A store with a higher one is refused."""
     settings: tuple[str, ...] = ()
     """PRAGMAs for the writing SQLite connection."""
+    page_size: int = 4096
+    """Bytes of a page in a new SQLite file: small for small records all over it, because each change logs its page."""
 
     @property
     def names(self) -> tuple[str, ...]:
