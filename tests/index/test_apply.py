@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from index_places import PLACES
 
 from holdfast.errors import Invalid, OutcomeUnknown
 from holdfast.index import (
@@ -23,6 +22,7 @@ from holdfast.index import (
 )
 from holdfast.storage.kv.transaction import BufferedTransaction
 from holdfast.testing.conformance.index.subject import contents, fill
+from index_places import PLACES
 
 
 @pytest.fixture(params=PLACES)

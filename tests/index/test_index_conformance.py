@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from index_places import PLACES
 
 from holdfast.index.records import SCHEMA
 from holdfast.storage.kv.open import open_kv
 from holdfast.storage.kv.store import KeyValueStore
 from holdfast.testing.conformance.index.suite import IndexConformance
+from index_places import PLACES
 
 
 @pytest.mark.parametrize("name", PLACES)

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
-from index_places import PLACES
 from index_works import open_at, session, snapshot
 
 from holdfast.base import forks
@@ -20,6 +19,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.index import Index, open_index
 from holdfast.index import session as sessions
 from holdfast.storage.kv.store import KeyValueStore
+from index_places import PLACES
 
 PERSISTENT = [name for name, place in PLACES.items() if place.abilities.persistent]
 

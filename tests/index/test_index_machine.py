@@ -14,12 +14,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from index_places import PLACES, Place
 
 from holdfast.errors import Invalid
 from holdfast.index import Index, SourceCheckpoint, session
 from holdfast.index.records import SCHEMA
 from holdfast.storage.kv.open import open_kv
+from index_places import PLACES, Place
 
 KEYS = st.sampled_from([b"a", b"b", b"a\x00", b"\xff", b"ab"])
 IDS = st.sampled_from(["a", "a:b", "b"])

@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from index_places import PLACES
 from index_works import open_at, session, small_chunks, snapshot
 
 from holdfast.base.steps import Phase, observe
@@ -19,6 +18,7 @@ from holdfast.errors import Invalid
 from holdfast.index import Index, configuration
 from holdfast.index import session as sessions
 from holdfast.storage.kv import memory, postgres, sqlite, transaction
+from index_places import PLACES
 
 SIZE = 20
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from index_places import PLACES
 
 from holdfast.index import open_index
 from holdfast.storage.kv.open import max_transaction_of
+from index_places import PLACES
 
 
 @pytest.mark.parametrize("place", PLACES)

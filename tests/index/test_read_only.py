@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from index_places import PLACES
 
 import holdfast
 from holdfast.base.steps import Phase, observe
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.index import SourceCheckpoint, records
 from holdfast.storage.kv.open import open_kv
+from index_places import PLACES
 
 
 @pytest.fixture(params=[name for name, place in PLACES.items() if place.abilities.persistent])
