@@ -30,6 +30,8 @@ SCHEMA = Schema(
     keyspaces=(Keyspace("meta", "meta", b"m"), Keyspace("results", "results", b"r")),
     application_id=0x48664978,  # "HfIx"
     version=1,
+    # An epoch rewrites rows all over the index: with less, SQLite writes pages to its log several times.
+    settings=("cache_size = -65536",),
 )
 FORMAT = 1
 FORMAT_KEY = b"format"
