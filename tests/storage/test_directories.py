@@ -73,6 +73,17 @@ def test_what_was_read_ahead_is_not_read_later(directory: Directory) -> None:
     assert directory.read("a") == b"new"
 
 
+def test_asking_for_nothing_forgets_nothing() -> None:
+    """A file that is looked at and then read is one request."""
+    objects = open_objects("memory://")
+    directory = ObjectDirectory(objects, "place", "memory://")
+    directory.write("a", b"body")
+    directory.stamps(["a"])
+    assert directory.stamps([]) == {}
+    objects.delete(["place/a"])
+    assert directory.read("a") == b"body"
+
+
 def test_large_files(directory: Directory) -> None:
     if isinstance(directory, TakesParts):
         directory.write_part("large", 3, b"def")

@@ -21,6 +21,7 @@ from holdfast.pipeline.recovery_plan import Observation, PipelineSpec, RecoveryP
 from holdfast.pipeline.workdir.open import open_workdir
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.restore import restore
+from holdfast.pipeline.workdir.stamps import write_stamps
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.status.checkpoints import LatestPointer, OpenedStore, observe_pointer
 from holdfast.storage.objects import LocalObjects
@@ -258,7 +259,10 @@ def _rebuild_workdir(opened: OpenedStore, forecast: StartForecast, checkpoint_id
     plan_recovery(seen, _recorded_spec(forecast.pipeline, newest))
     still_ours = opened.store.check_lease
     workdir = workdir.taken_over(lease.generation, still_ours)
-    restore(workdir, opened.store.objects, newest, WorkdirOwner(forecast.pipeline, opened.address), still_ours)
+    owner = WorkdirOwner(forecast.pipeline, opened.address)
+    held = restore(workdir, opened.store.objects, newest, owner, still_ours)
+    if not workdir.vouches_after_failure:  # without stamps the next start would not use it
+        write_stamps(workdir, opened.store.objects, newest, held, ())
     return lease.generation
 
 

@@ -203,8 +203,9 @@ class EpochCoordinator:
         return rows.refused
 
     def seal(self, *, is_clean: bool) -> None:
-        """The query has ended: leave for the next start what the workdir is."""
+        """The query has ended: leave for the next start what the workdir is. `Fenced` if it is a successor's by now."""
         if self.newest is not None:
+            self._store.check_lease()
             self._snapshotter.seal(self.newest, is_clean=is_clean)
 
     # A new epoch
@@ -319,8 +320,13 @@ class EpochCoordinator:
     # A replayed epoch
 
     def _replay(self, manifest: CheckpointManifest, frame: DataFrame, rows: EpochRows, facts: EpochFacts) -> None:
+        def stage_again(named: NamedSink) -> Descriptor:
+            descriptor = self._stage(named, rows, facts)
+            self._store.check_lease()  # staging may have taken long: a successor may have removed what it wrote
+            return descriptor
+
         with contextlib.closing(rows):
-            self._finish(manifest, stage_again=lambda named: self._stage(named, rows, facts))
+            self._finish(manifest, stage_again=stage_again)
             _compute(frame)
         self.restore_operators(manifest)
 

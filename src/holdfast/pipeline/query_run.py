@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.base.jvm import is_one_process, stop_query
 from holdfast.base.stop_request import StopRequest
-from holdfast.errors import Invalid, code_of, one_line
+from holdfast.errors import Fenced, Invalid, code_of, one_line
 from holdfast.pipeline.dead_letters import RefusedCount
 from holdfast.pipeline.definition import PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator, ReplayedEpoch
@@ -21,7 +21,7 @@ from holdfast.pipeline.heartbeat import End, HeartbeatThread
 from holdfast.pipeline.reports import EpochReport, StepClock, tell
 from holdfast.pipeline.workdir.file_manager import quick_settings
 from holdfast.pipeline.workdir.workdir import SPOOL, Workdir
-from holdfast.sinks.spark_write import settings
+from holdfast.sinks.spark_write import COMMITTER, settings
 from holdfast.storage.files.directory import Directory
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class FrameCache:
     def _spooled(self, frame: DataFrame) -> Iterator[DataFrame]:
         self._directory.remove_folders(self._name)
         place = f"{self._directory.address}/{self._name}"
-        frame.write.parquet(place)
+        frame.write.options(**COMMITTER).parquet(place)
         try:
             yield frame.sparkSession.read.schema(frame.schema).parquet(place)
         finally:
@@ -128,6 +128,7 @@ class QueryRun:
         self._summary: dict[str, Any] = {}
         self._has_started = threading.Event()
         self._has_refused_batch = False
+        self._has_sealed = False
         self.failure: BaseException | None = None
         self.epochs = 0
         """How many epochs this run has delivered; a replayed one does not count."""
@@ -230,28 +231,37 @@ class QueryRun:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             self._await_termination(POLL)
-        self._await_termination(PATIENCE)  # one that is being stopped is not active any more, and not yet at its end
+        # One that is being stopped is not active any more, and not yet at its end.
+        has_ended = self._await_termination(PATIENCE)
         self.report()
         has_failed = self.failure is not None or (self.query.exception() is not None and not self._has_refused_batch)
-        self._seal(is_clean=not has_failed)
+        self._seal(is_clean=has_ended and not has_failed)
         self._heartbeat.stop()
         return True
 
     def _seal(self, *, is_clean: bool) -> None:
         """Leave the workdir's stamps for the next start. Never raises: the query's outcome stands, whatever fails here.
 
-        Without stamps the next start compares bytes.
+        Only once: later the workdir may be a successor's. Without stamps the next start compares bytes.
         """
+        if self._has_sealed:
+            return
+        self._has_sealed = True
         try:
             self._coordinator.seal(is_clean=is_clean)
+        except Fenced:
+            pass  # the workdir is the successor's; the failure of this run says so
         except Exception:
             text = "the workdir's stamps could not be written; the next start compares its files byte by byte"
             log.warning("%s: %s", self._pipeline, text, exc_info=True)
 
-    def _await_termination(self, seconds: float) -> None:
+    def _await_termination(self, seconds: float) -> bool:
+        """Whether the query has come to its end, well or not."""
         assert self.query is not None
-        with contextlib.suppress(Exception):  # `raise_failure` raises it after the end
-            self.query.awaitTermination(seconds)  # type: ignore[arg-type]
+        try:
+            return bool(self.query.awaitTermination(seconds))  # type: ignore[arg-type]
+        except Exception:  # `raise_failure` raises it after the end
+            return True
 
     def ask_to_stop(self) -> None:
         """Finish the epoch that is under way, begin no other. Safe in a signal handler."""

@@ -115,6 +115,9 @@ def observe_workdir(
     Bytes are compared unless `stamps` say that nothing has changed.
     """
     if workdir.is_empty():
+        left = workdir.left_behind() if newest is None else None
+        if left is not None:  # without a checkpoint it is the only one to tell that epochs were delivered
+            return observe_workdir(left, store, None)
         return WorkdirState(workdir.address, absence=workdir.absence), {}
     spark_checkpoint = workdir.spark_checkpoint
     logs = spark_checkpoint.logs()

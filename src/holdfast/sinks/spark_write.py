@@ -45,6 +45,12 @@ CLOUD_TROUBLE = (
     "AbfsRestOperationException",
     "GoogleJsonResponseException",
 )
+COMMITTER = {
+    # By version 2, which many set for S3, a task that Spark has given up could still replace a file that was written.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Settings of Hadoop's for a write to object storage."""
 _changing_settings = threading.RLock()
 
 
@@ -64,7 +70,8 @@ def write_rows(
     (cancelled, an executor lost, the source unreadable) is raised as it is.
     """
     with step("sink.write", format=format):
-        writer = frame.write.format(format).mode("append").options(**dict(options or {}))
+        committer = COMMITTER if is_cloud(path) else {}
+        writer = frame.write.format(format).mode("append").options(**(committer | dict(options or {})))
         if partition_by:
             writer = writer.partitionBy(*partition_by)
         try:

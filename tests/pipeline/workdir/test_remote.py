@@ -148,13 +148,29 @@ def test_as_the_next_start_finds_it(workdir: RemoteWorkdir) -> None:
     assert not workdir.as_found().is_empty()
 
 
-def test_a_note_about_spark_is_found_by_the_next_start(workdir: RemoteWorkdir) -> None:
-    run(workdir, 1, is_clean=True)
+def test_the_place_that_is_not_used_again_can_still_be_read(workdir: RemoteWorkdir) -> None:
+    """Without a checkpoint it alone tells that epochs were delivered."""
+    assert workdir.fenced(1, ours).left_behind() is None
+    first = run(workdir, 1, is_clean=False)
+    left = workdir.fenced(2, ours).left_behind()
+    assert left is not None
+    assert left.place == first.place
+    run(workdir, 3, is_clean=True)
+    assert workdir.fenced(4, ours).left_behind() is None
+
+
+def test_a_failure_leaves_no_note(workdir: RemoteWorkdir) -> None:
+    """The place of a query that failed is not used again."""
     RemoteWorkdir(workdir.address).mark_suspect("a file is torn")
-    found = workdir.fenced(2, ours)
-    assert found.suspect_reason() == "a file is torn"
-    found.clear_suspicion()
-    assert found.suspect_reason() is None
+    assert workdir._places() == []
+
+
+def test_a_driver_that_was_taken_over_removes_nothing(workdir: RemoteWorkdir) -> None:
+    old = run(workdir, 5, is_clean=False)
+    late = workdir.fenced(6, ours)
+    with pytest.raises(Fenced):
+        late.sweep(taken_over)
+    assert old.directory.read("offsets/5") == b"v1"
 
 
 def test_an_executor_gets_the_place_and_the_options() -> None:

@@ -57,6 +57,7 @@ class RemoteWorkdir(Workdir):
         self._opened: ObjectStore | None = None
         self._reached: Access | None = None
         self._directory: ObjectDirectory | None = None
+        self._left_behind: RemoteWorkdir | None = None
 
     def __repr__(self) -> str:
         return f"RemoteWorkdir({self.address!r})"
@@ -124,18 +125,28 @@ class RemoteWorkdir(Workdir):
         found = self._at(newest if is_handed_over else otherwise, generation)
         if newest is not None and not is_handed_over:
             found.absence = "the last driver did not end well, and its place is not used again"
+            found._left_behind = self._at(newest, None)
         return found
+
+    def left_behind(self) -> RemoteWorkdir | None:
+        return self._left_behind
+
+    def mark_suspect(self, why: str) -> None:
+        """Nothing to do: the place of a query that failed is not used again."""
 
     def make(self, owner: WorkdirOwner) -> None:
         self._mark_owner(owner)
 
     def discard(self, still_ours: Check = lambda: None) -> None:
-        """Without its stamps the place is not used again. A generation that has entered it goes on in a new one."""
+        """A generation that has entered it goes on in a new place. Without one, the newest place is removed."""
         with step("workdir.discard"):
             still_ours()
             self.directory.remove(STAMPS)
             if self._generation is not None:
                 self._enter(_new_place(self._generation))
+            elif self.place != _NOWHERE:
+                self._remove(self.place)
+                self._place, self._directory = None, None
 
     def replace(self, fill: Callable[[Directory], T], owner: WorkdirOwner, still_ours: Check) -> T:
         """Fill a place that nobody else knows, and go on there."""
@@ -157,16 +168,14 @@ class RemoteWorkdir(Workdir):
     def sweep(self, still_ours: Check = lambda: None) -> None:
         """Places of earlier generations, and what an interrupted driver left in this one.
 
-        A place of this generation or of a later one is a successor's, unless the store has lost its record of that
-        generation. So `still_ours` is called first.
+        A successor may have been given any of them, so `still_ours` is called before each is removed.
         """
         assert self._generation is not None, "only a generation that has entered the workdir sweeps it"
         for name in self._places():
-            if name == self.place:
-                continue
-            if _number(name) >= self._generation:
+            if name != self.place:
                 still_ours()
-            self._remove(name)
+                self._remove(name)
+        still_ours()
         self.directory.remove_folders(SPOOL)
         self.remove_probes()
 

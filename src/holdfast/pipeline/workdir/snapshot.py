@@ -211,7 +211,7 @@ class WorkdirSnapshotter:
         spoiled = _batches(changed)
         sound = {path: location for path, location in held.items() if not spoiled.keys() & _batches([location]).keys()}
         again = choose_compaction(sound, new_bytes)
-        if any(stamp != stamps[path] for path, stamp in self._stamps(again).items()):
+        if again and any(stamp != stamps[path] for path, stamp in self._stamps(again).items()):
             raise Corrupt("A file has changed while it was captured.", code="workdir.state-file")
         written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
         with step("capture.pack", files=len(written), bytes=new_bytes):

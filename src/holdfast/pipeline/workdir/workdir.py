@@ -130,6 +130,10 @@ class Workdir(ABC):
     absence: str = "it is gone"
     """Why it is empty, where there was one."""
 
+    def left_behind(self) -> Workdir | None:
+        """The workdir of the driver before, for reading, if it is not used again; None if there is none."""
+        return None
+
     @abstractmethod
     def check_replaceable(self) -> None:
         """`Invalid` if a rebuilt workdir could not take its place."""

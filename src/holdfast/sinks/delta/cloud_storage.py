@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.sinks")
 BEGUN = "begun"
 MAX_LIST = 64 << 20
-WRITE_OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 class CloudStorage:
@@ -169,7 +168,7 @@ class CloudStorage:
     def write(self, frame: DataFrame, name: str, partitioned_by: Sequence[str], *, is_data: bool) -> list[StagedFile]:
         folder = f"{PLACE}/{name}/" if is_data else f"{STAGING}/{name}/{DATA}/"
         written, paths = with_path_columns(frame, partitioned_by)
-        write_rows(written, f"{self._address}/{folder}", "parquet", options=WRITE_OPTIONS, partition_by=paths)
+        write_rows(written, f"{self._address}/{folder}", "parquet", partition_by=paths)
         fields = frame.schema.jsonValue()["fields"]
         files, empty = self._collect(folder, {field["name"]: field["type"] for field in fields}, partitioned_by)
         if empty:

@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss")
-COMMITTER = {
-    # By version 2, which many set for S3, a task that Spark has given up could still replace a staged file.
-    "mapreduce.fileoutputcommitter.algorithm.version": "1",
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-}
-"""Settings of Hadoop's for one write."""
 COPIES_AT_ONCE = 16
 TRIED = "_tried"
 MOST_ATTEMPTS = 10
@@ -83,7 +77,7 @@ class CloudFiles:
         # Compared before the epoch is decided: afterwards it would be owed, and could never be committed.
         self._compare(delivery, mine=delivery.mark, found=published.mark if published else None)
         with place.staging.new(delivery) as name:
-            write_rows(frame, place.staging.path(name), self._layout.format, options=self._layout.options | COMMITTER)
+            write_rows(frame, place.staging.path(name), self._layout.format, options=self._layout.options)
             place.staging.seal(name, delivery)
         return {"staged": name, "mark": delivery.mark}
 
@@ -151,6 +145,7 @@ class CloudFiles:
         """Show the epoch, as it was staged by this driver or by another. `StagedOutputGone` if nothing is left of it,
         `Corrupt` if another driver has begun to publish it from other data."""
         epoch = (delivery.lineage, delivery.epoch)
+        given_up: list[EpochRecord] = []
         for _ in range(MOST_ATTEMPTS):
             mine = place.staging.record(name)
             chosen = self._choose(place, mine, delivery)
@@ -159,15 +154,14 @@ class CloudFiles:
                 if self._copy(place, chosen):
                     files = chosen.files
                     place.log.append(LoggedEpoch(delivery.lineage, delivery.epoch, chosen.mark, files))
+                    self._withdraw(place, delivery, [*given_up, chosen])
                     return
             # Published by another driver, which has removed what was staged; or removed without being published.
             if epoch in place.log.committed(fresh=True):
                 return
-            if mine is None or chosen is None:
+            if mine is None or chosen is None or chosen.staged == name:
                 raise gone(delivery, where=place.staging.path(name))
-            if chosen.staged == name:
-                self._withdraw(place, chosen)
-                raise gone(delivery, where=place.staging.path(name))
+            given_up.append(chosen)
             self._replace(place, chosen, mine)
         raise Conflict(
             f"Other drivers kept publishing {delivery} while this one did.",
@@ -203,14 +197,26 @@ class CloudFiles:
         with step("files.copy", files=len(chosen.files)):
             return all(_in_parallel(copy, [file.name for file in chosen.files]))
 
-    def _withdraw(self, place: _Opened, chosen: EpochRecord) -> None:
-        """Remove copies of an epoch that can never be whole."""
-        with step("files.withdraw", epoch=chosen.epoch):
-            place.objects.delete([self._key(chosen, file.name) for file in chosen.files])
+    def _withdraw(self, place: _Opened, delivery: Delivery, copied: Sequence[EpochRecord]) -> None:
+        """Remove copies of staged outputs that the epoch, which is in the log, did not become.
+
+        Not before: a driver that had copied one of them may still append it to the log.
+        """
+        if len(copied) < 2:
+            return
+        epoch = (delivery.lineage, delivery.epoch)
+        listed = {
+            file.name
+            for logged in place.log.epochs()
+            if (logged.lineage, logged.epoch) == epoch
+            for file in logged.files
+        }
+        with step("files.withdraw", epoch=delivery.epoch):
+            left = [self._key(record, file.name) for record in copied for file in record.files]
+            place.objects.delete([key for key in left if key.rpartition("/")[2] not in listed])
 
     def _replace(self, place: _Opened, old: EpochRecord, new: EpochRecord) -> None:
         """Choose another staged output, because that of the old choice is gone and was never published."""
-        self._withdraw(place, old)
         with step("files.choose", epoch=new.epoch):
             place.objects.update(
                 self._key(new, EPOCH_FILE),

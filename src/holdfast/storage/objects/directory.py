@@ -66,8 +66,11 @@ class ObjectDirectory:
 
     def stamps(self, paths: Iterable[str]) -> dict[str, FileStamp]:
         """Small files are read as well, for the `read` that follows."""
+        wanted = list(paths)
+        if not wanted:
+            return {}
         self._ahead, self._ahead_bytes = {}, 0
-        found = dict(self._in_parallel(self._look, list(paths)))
+        found = dict(self._in_parallel(self._look, wanted))
         return {path: _stamp(info) for path, info in found.items() if info is not None and info.size}
 
     def identities(self, paths: Iterable[str]) -> dict[str, str]:
