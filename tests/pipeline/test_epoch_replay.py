@@ -9,7 +9,7 @@ from epoch_fakes import World
 from epoch_runs import COMMITTED, FIRST, PENDING, SECOND, decided, newest, run, statuses
 
 from holdfast import SinkCommitStatus
-from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.errors import Corrupt, Fenced, HoldfastError, Unavailable
 from holdfast.pipeline.epoch_manifest import with_statuses
 from holdfast.sinks import Delivery, Descriptor, RowsRefused, StagedOutputGone
 from places import MemoryPlace
@@ -47,6 +47,27 @@ def test_replay_writes_again_what_is_gone(memory: MemoryPlace) -> None:
     ]
     assert world.seen("lake") == world.seen("pg") == {1: [SECOND]}
     assert statuses(memory.open()) == {"lake": COMMITTED, "pg": COMMITTED}
+
+
+def test_a_replay_that_was_taken_over_while_it_staged_commits_nothing(memory: MemoryPlace) -> None:
+    """The successor may have removed what was staged: a commit that names it would lose the epoch."""
+    world = World(memory.open())
+    found = decided(world)
+    lake = world.sinks["lake"]
+    lake.staged.clear()
+    runner = world.start(found)
+    world.store.claim("this driver")
+    stage = lake.stage
+
+    def taken_over(frame: Any, delivery: Delivery) -> Descriptor:
+        descriptor = stage(frame, delivery)
+        memory.open().claim("its successor")
+        return descriptor
+
+    lake.stage = taken_over  # type: ignore[method-assign]
+    with pytest.raises(Fenced):
+        run(world, runner, 1, SECOND)
+    assert world.seen("lake") == {}
 
 
 def test_a_replay_whose_output_is_gone_once_more_stops(memory: MemoryPlace) -> None:

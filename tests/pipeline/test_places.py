@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from works import PROVIDERS
 
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.pipeline.workdir.file_manager import SETTING
 from holdfast.pipeline.workdir.remote import RemoteWorkdir
 from holdfast.pipeline.workdir.stamps import remove_stamps
 from holdfast.pipeline.workdir.workdir import STAMPS
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline, watch
+from holdfast.storage.objects.spark_access import spark_access
 from servers.hdfs import HdfsServer
 from sparks import FILE_MANAGERS, configured
 
@@ -88,3 +89,18 @@ def test_a_file_manager_that_loses_files_is_refused(spark: SparkSession, tmp_pat
     with configured(spark, {SETTING: unsafe}), pytest.raises(Invalid, match="state is lost silently") as refused:
         Shop(spark, tmp_path, f"s3a://{s3a_bucket}/place").run()
     assert refused.value.code == "workdir.file-manager"
+
+
+def test_a_store_that_was_lost_does_not_repeat_what_was_delivered(
+    spark: SparkSession, tmp_path: Path, s3a_bucket: str
+) -> None:
+    """After a crash a new place is empty; the old one still tells that epochs were delivered."""
+    place = f"s3a://{s3a_bucket}/place"
+    shop = Shop(spark, tmp_path, place)
+    pipeline = shop.run()
+    remove_stamps(pipeline.workdir.as_found().left_behind() or pipeline.workdir.as_found())
+    lost = spark_access(spark, f"{place}/store").open()
+    lost.delete([info.key for info in lost.list("")])
+    with pytest.raises(HoldfastError) as refused:
+        shop.run()
+    assert refused.value.code == "store.lost"

@@ -109,3 +109,33 @@ def test_stamps_that_cannot_be_written_do_not_replace_the_outcome(
         with pytest.raises(Unavailable):
             run.raise_failure()
     assert "the workdir's stamps could not be written" in caplog.text
+
+
+class SealingCoordinator:
+    """Remembers how it was asked to seal."""
+
+    newest = None
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+
+    def seal(self, *, is_clean: bool) -> None:
+        self.asked.append(is_clean)
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_workdir_is_sealed_once_and_as_clean_only_if_the_query_has_ended(tmp_path: Path, has_ended: bool) -> None:
+    """Later it may be a successor's; and a query that is still ending may still write."""
+    definition = SimpleNamespace(name="shop", sinks={})
+    prepared: Any = SimpleNamespace(definition=definition, query=SimpleNamespace(sources=(), is_deterministic=True))
+    sealing: Any = SealingCoordinator()
+    ending: Any = Ending(OSError())
+    run = QueryRun(
+        prepared, sealing, workdir=LocalWorkdir(tmp_path), generation=1, lineage=0, replays=False, heartbeat=ending
+    )
+    query: Any = EndedQuery(None)
+    query.awaitTermination = lambda _: has_ended
+    run.query = query
+    assert run.await_end()
+    assert run.await_end()
+    assert sealing.asked == [has_ended]
