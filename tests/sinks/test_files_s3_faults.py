@@ -228,7 +228,7 @@ def test_what_was_begun_and_lost_is_replaced(place: CloudPlace) -> None:
     place.objects.delete([key for key in keys if not key.endswith("_epoch")])
     with pytest.raises(StagedOutputGone):
         place.sink().commit(gone, delivery(2))
-    assert place.listed() == place.logged() == A
+    assert place.logged() == A  # what was copied stays: a driver that had copied all of it may still log it
     again = place.stage(B, delivery(2))
     place.sink().commit(again, delivery(2))
     assert place.listed() == place.logged() == [*A, *B]
