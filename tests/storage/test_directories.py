@@ -22,7 +22,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
         return ObjectDirectory(open_objects("memory://"), "place", "memory://place")
     server: S3Server = request.getfixturevalue("s3_server")
     objects = open_objects(f"s3://{server.new_bucket()}/work", options=server.options)
-    return ObjectDirectory(objects, "place", "s3a://bucket/work/place")
+    return ObjectDirectory(objects, "place", "s3a://bucket/wd/place")
 
 
 def paths(directory: Directory) -> list[str]:

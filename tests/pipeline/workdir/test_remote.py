@@ -174,9 +174,9 @@ def test_a_driver_that_was_taken_over_removes_nothing(workdir: RemoteWorkdir) ->
 
 
 def test_an_executor_gets_the_place_and_the_options() -> None:
-    workdir = RemoteWorkdir("s3a://bucket/work", options={"region": "x"}, generation=3, place="g000003-0123abcd")
+    workdir = RemoteWorkdir("s3a://bucket/wd", options={"region": "x"}, generation=3, place="g000003-0123abcd")
     sent = pickle.loads(pickle.dumps(workdir))
-    assert (sent.directory.address, sent._access.options) == ("s3a://bucket/work/g000003-0123abcd", {"region": "x"})
+    assert (sent.directory.address, sent._access.options) == ("s3a://bucket/wd/g000003-0123abcd", {"region": "x"})
 
 
 @pytest.mark.parametrize(
