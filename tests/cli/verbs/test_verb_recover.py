@@ -209,7 +209,7 @@ def test_a_start_that_would_stop_is_told(run, pipeline, tmp_path):
     assert "belongs to pipeline 'orders'" in ran.out
     (tmp_path / "file").touch()
     assert run("recover", pipeline.root, "--workdir", tmp_path / "file").code == 2
-    assert run("recover", pipeline.root, "--workdir", "s3://bucket/x").code == 2
+    assert run("recover", pipeline.root, "--workdir", "ftp://host/x").code == 2
 
 
 def test_a_store_that_lost_its_checkpoints_is_not_a_fresh_start(run, pipeline):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.base.codec import converted
 from holdfast.base.jvm import (
     active_settings,
     default_parallelism,
@@ -165,7 +166,7 @@ def _tasks(spark: SparkSession) -> int:
 def _run(question: Callable[[int], dict[str, Any]], tasks: int, spark: SparkSession) -> list[Answer]:
     """The answers of executors to a question. `Invalid` if one of them runs other versions than the driver."""
     try:
-        answers = [msgspec.convert(found, Answer) for found in run_on_executors(spark, question, list(range(tasks)))]
+        answers = [converted(found, Answer) for found in run_on_executors(spark, question, list(range(tasks)))]
     except HoldfastError:
         raise
     except Exception as error:

@@ -208,9 +208,9 @@ def _local_path(address: str) -> Path:
 
 def _no_directory(text: str) -> Invalid:
     return Invalid(
-        f"A workdir is a directory on a disk that the driver and all executors see, not {text!r}.",
+        f"A workdir is a directory that the driver and all executors get at, not {text!r}.",
         code="workdir.address",
         about=text or "workdir",
         unchanged="everything",
-        next_step="pass a local or mounted path; the checkpoints themselves may be on object storage",
+        next_step="pass a local or mounted path, or s3a://, abfss://, gs:// or hdfs://",
     )

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from holdfast.base.codec import json_decoder
+
 VERSION = b"v1"
 INTERVAL = 10
 """How often an entry is a compact one. Spark's readers assume it, unless they find two compact ones and subtract."""
@@ -60,9 +62,6 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
     block_size: int = BLOCK_SIZE
     action: str = "add"
     holdfast: _Ours | msgspec.UnsetType = msgspec.UNSET
-
-
-_decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def entry_name(number: int) -> str:
@@ -137,7 +136,7 @@ def decode(body: bytes) -> list[LoggedEpoch]:
     for text in lines_of(body).split(b"\n"):
         if not text:
             continue
-        line = _decoder.decode(text)  # msgspec's errors are ValueErrors
+        line = json_decoder(_Line).decode(text)  # msgspec's errors are ValueErrors
         if isinstance(line.holdfast, _Ours):
             found.append((line.holdfast, []))
         elif not found:
