@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import re
 import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -191,11 +193,13 @@ class IndexSink:
             write_rows(measured(encoded(frame, self.key, self.delete)), path, "parquet", options=STAGED_AS)
             columns = columns_of(frame.schema, self.delete).encode()
             self._area.write(name, COLUMNS, columns)
-            with step("index.check-keys"):
-                check_rows(
-                    count_rows(path, frame.sparkSession), self.key, self.address, self._room(delivery, len(columns))
-                )
-            self._area.seal(name)
+            # The disk syncs what the processor counts meanwhile.
+            with ThreadPoolExecutor(1, thread_name_prefix="holdfast-sync") as thread:
+                sealed = thread.submit(contextvars.copy_context().run, self._area.seal, name)
+                with step("index.check-keys"):
+                    rows = count_rows(path, frame.sparkSession)
+                    check_rows(rows, self.key, self.address, self._room(delivery, len(columns)))
+                sealed.result()
         return {"staged": name, "positions": delivery.positions}
 
     def refused(self, frame: DataFrame) -> Column | None:
