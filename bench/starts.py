@@ -1,4 +1,4 @@
-"""Starting again with an intact workdir: against Spark alone on the same state."""
+"""Starting again on half a gigabyte of state, on a disk and on S3: against Spark alone, and against reading it once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from bench.epochs import session
 from bench.measure import Row
+from holdfast.base.steps import observe
+from holdfast.pipeline.workdir.file_manager import SETTING
+from holdfast.pipeline.workdir.restore import AT_ONCE
+from holdfast.pipeline.workdir.workdir import STAMPS
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
+from holdfast.storage.objects import open_objects
+from servers.s3 import seaweedfs_server
+from sparks import FILE_MANAGERS, make_session, reach_bucket
 
 STATE_BYTES = 500_000_000
 VALUE_BYTES = 1024
@@ -32,17 +40,62 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder, session(Path(folder)) as spark:
         for name, value in ROCKSDB.items():
             spark.conf.set(name, value)
-        yield _start(spark, Path(folder))
+        ours, plain = Ours(spark, Path(folder, "ours")), Plain(spark, Path(folder, "plain"))
+        ours.feed(0, STATE_BYTES // VALUE_BYTES)
+        ours.run()
+        # The same state and the same position in the same files.
+        shutil.copytree(f"{ours.store}/workdir", plain.workdir)
+        plain.input = ours.input
+        yield _intact(ours, plain, "starting with an intact workdir")
+    yield from _on_s3()
 
 
-def _start(spark: Any, folder: Path) -> Row:
+def _on_s3() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder, seaweedfs_server() as server:
+        spark = make_session(Path(folder, "spark"), master="local[2]", **{**ROCKSDB, "spark.driver.memory": "2g"})
+        bucket = server.new_bucket()
+        reach_bucket(spark, bucket, server.endpoint)
+        spark.conf.set(SETTING, f"{FILE_MANAGERS}.FileSystemBasedCheckpointFileManager")
+        ours = Ours(spark, Path(folder, "ours"), at=f"s3a://{bucket}/ours")
+        plain = Plain(spark, Path(folder, "plain"), at=f"s3a://{bucket}/plain")
+        plain.input = ours.input
+        ours.feed(0, STATE_BYTES // VALUE_BYTES)
+        for contender in (ours, plain):
+            contender.run()
+        yield _intact(ours, plain, "starting with the workdir on S3 after a clean end")
+        yield _after_a_crash(ours, open_objects(f"s3://{bucket}", options=server.options))
+        spark.stop()
+
+
+def _after_a_crash(ours: Ours, objects: Any) -> Row:
+    """Filling a new place from the checkpoint, against reading what is filled in, as often at a time."""
+    filling: list[float] = []
+    reading: list[float] = []
+    remove = observe(
+        lambda name, phase, seconds: filling.append(seconds) if (name, phase) == ("workdir.fill", "end") else None
+    )
+    for turn in range(ROUNDS):
+        objects.delete([info.key for info in objects.list("ours/workdir/") if info.key.endswith(STAMPS)])
+        ours.feed(turn, turn + 10)
+        ours.run()
+        stored = [info.key for info in objects.list("ours/store/") if "/batches/" in info.key]
+        began = time.perf_counter()
+        with ThreadPoolExecutor(AT_ONCE) as readers:
+            held = sum(readers.map(lambda key: sum(map(len, objects.stream(key))), stored))
+        reading.append(time.perf_counter() - began)
+    remove()
+    mine, once = statistics.median(filling), statistics.median(reading)
+    return Row(
+        "restoring a workdir on S3 after a crash, against reading its checkpoint once",
+        f"{mine / once:.2f} x",
+        "<= 1.30 x",
+        mine <= 1.3 * once,
+        f"{mine:.2f} s against {once:.2f} s; {held / 1e6:.0f} MB of batch objects, restored {len(filling)} times",
+    )
+
+
+def _intact(ours: Contender, plain: Contender, what: str) -> Row:
     """One more small batch, from the start of the query to its end: what is large is the state that it finds."""
-    ours, plain = Ours(spark, folder / "ours"), Plain(spark, folder / "plain")
-    ours.feed(0, STATE_BYTES // VALUE_BYTES)
-    ours.run()
-    # The same state and the same position in the same files.
-    shutil.copytree(folder / "ours" / "store" / "workdir", folder / "plain" / "workdir")
-    plain.input = ours.input
     times: dict[Contender, list[float]] = {ours: [], plain: []}
     for turn in range(ROUNDS + 1):
         ours.feed(turn, turn + 10)
@@ -51,24 +104,24 @@ def _start(spark: Any, folder: Path) -> Row:
             contender.run()
             if turn:
                 times[contender].append(time.perf_counter() - began)
-    held = sum(path.stat().st_size for path in (folder / "plain" / "workdir" / "state").rglob("SSTs/*.sst"))
     mine, theirs = (statistics.median(times[contender]) for contender in (ours, plain))
     ratio = mine / theirs
     return Row(
-        "starting with an intact workdir and 0.5 GB of RocksDB state, against Spark alone",
+        f"{what} and 0.5 GB of RocksDB state, against Spark alone",
         f"{ratio:.2f} x",
         "<= 1.10 x",
         ratio <= 1.1,
-        f"{mine:.2f} s against {theirs:.2f} s with a batch of ten keys; {held / 1e6:.0f} MB of state files",
+        f"{mine:.2f} s against {theirs:.2f} s with a batch of ten keys",
     )
 
 
 class Contender:
-    """The newest value of each key, into files."""
+    """The newest value of each key, into files, with everything durable at one address."""
 
-    def __init__(self, spark: Any, root: Path) -> None:
+    def __init__(self, spark: Any, root: Path, at: str | None = None) -> None:
         self.spark = spark
-        self.root = root
+        at = at or str(root)
+        self.store, self.workdir, self.output = f"{at}/store", f"{at}/workdir", f"{at}/out"
         self.input = root / "in"
         self.input.mkdir(parents=True)
         self._fed = 0
@@ -94,17 +147,18 @@ class Contender:
 
 class Ours(Contender):
     def run(self) -> None:
-        pipeline = Pipeline("starts", checkpoints=str(self.root / "store"))
-        pipeline.sink("files", FileSink(self.root / "out"))
+        is_remote = "://" in self.store
+        pipeline = Pipeline("starts", checkpoints=self.store, workdir=self.workdir if is_remote else None)
+        pipeline.sink("files", FileSink(self.output))
         pipeline.run(self.frame(), output_mode="update", trigger={"availableNow": True})
 
 
 class Plain(Contender):
     def run(self) -> None:
-        writer = self.frame().writeStream.foreachBatch(_to(self.root / "out")).outputMode("update")
-        query = writer.option("checkpointLocation", str(self.root / "workdir")).trigger(availableNow=True).start()
+        writer = self.frame().writeStream.foreachBatch(_to(self.output)).outputMode("update")
+        query = writer.option("checkpointLocation", self.workdir).trigger(availableNow=True).start()
         query.awaitTermination()
 
 
-def _to(place: Path) -> Callable[[Any, int], None]:
-    return lambda frame, batch_id: frame.write.mode("append").parquet(str(place))
+def _to(place: str) -> Callable[[Any, int], None]:
+    return lambda frame, batch_id: frame.write.mode("append").parquet(place)
