@@ -33,20 +33,26 @@ def in_turn(first: Iterable[Any], second: Iterable[Any], *, but: Collection[Any]
 def only(*names: str) -> Callable[[type[T]], type[T]]:
     """For a class of inherited tests: `make test` runs those of these names, `make soak` all."""
 
-    def decorate(kind: type[T]) -> type[T]:
-        inherited = {name: getattr(kind, name) for name in dir(kind) if name.startswith("test_")}
-        unknown = set(names) - set(inherited)
-        assert not unknown, unknown
-        for name in inherited.keys() - set(names):
-            # A copy: the mark must not reach the other classes that inherit the test.
-            test = inherited[name]
-            copied = types.FunctionType(test.__code__, test.__globals__, name, test.__defaults__, test.__closure__)
-            copied.__dict__.update(test.__dict__)
-            copied.__annotations__ = test.__annotations__
-            setattr(kind, name, pytest.mark.soak(copied))
-        return kind
+    return lambda kind: _for_soak(kind, lambda name: name not in names, known=names)
 
-    return decorate
+
+def besides(*names: str) -> Callable[[type[T]], type[T]]:
+    """For a class of inherited tests: those of these names are for `make soak` alone."""
+    return lambda kind: _for_soak(kind, lambda name: name in names, known=names)
+
+
+def _for_soak(kind: type[T], is_for_soak: Callable[[str], bool], *, known: Collection[str]) -> type[T]:
+    inherited = {name: getattr(kind, name) for name in dir(kind) if name.startswith("test_")}
+    unknown = set(known) - set(inherited)
+    assert not unknown, unknown
+    for name in filter(is_for_soak, inherited):
+        # A copy: the mark must not reach the other classes that inherit the test.
+        test = inherited[name]
+        copied = types.FunctionType(test.__code__, test.__globals__, name, test.__defaults__, test.__closure__)
+        copied.__dict__.update(test.__dict__)
+        copied.__annotations__ = test.__annotations__
+        setattr(kind, name, pytest.mark.soak(copied))
+    return kind
 
 
 def _is_due(number: int, place: int, rows: Sequence[Any], columns: Sequence[Any]) -> bool:

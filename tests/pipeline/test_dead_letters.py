@@ -248,14 +248,15 @@ DEATHS = [
 @pytest.mark.crash
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_between_stage_decide_and_commit(tmp_path: Path, dsn: str) -> None:
+@pytest.mark.parametrize("deaths", [DEATHS[2:], pytest.param(DEATHS, marks=pytest.mark.soak)], ids=["one", "all"])
+def test_killed_between_stage_decide_and_commit(deaths: list[Moment], tmp_path: Path, dsn: str) -> None:
     ask(dsn, TABLE)
     epochs: list[list[Item]] = [
         [(10 * number, "good", None), (None, f"no {number}", None), (10 * number + 1, f"too long {number}", None)]
         for number in range(1, 5)
     ]
     write_items(tmp_path / "items", *epochs)
-    for death in DEATHS:
+    for death in deaths:
         run = kill_at(WORK, death, timeout=200.0, root=str(tmp_path), dsn=dsn)
         assert run.event == death.event
         assert run.killed

@@ -106,6 +106,7 @@ DEATHS = [
 
 @pytest.mark.crash
 @pytest.mark.slow
+@pytest.mark.soak  # test_dead_letters.py dies at one of these in `make test`
 @pytest.mark.timeout(600)
 def test_killed_between_stage_decide_and_commit(tmp_path: Path) -> None:
     epochs: list[list[Item]] = [

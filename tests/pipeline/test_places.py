@@ -17,6 +17,7 @@ from holdfast.pipeline.workdir.workdir import STAMPS
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline, watch
 from holdfast.storage.objects.spark_access import spark_access
+from products import in_turn
 from servers.hdfs import HdfsServer
 from sparks import FILE_MANAGERS, configured
 
@@ -57,19 +58,21 @@ class Shop:
         assert sorted((row["epoch"], row["shop"], row["count"]) for row in found) == due
 
 
-@pytest.fixture(params=["local", "s3", "hdfs"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "local":
+def address_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if kind == "local":
         return str(tmp_path / "place")
-    if request.param == "s3":
+    if kind == "s3":
         return f"s3a://{request.getfixturevalue('s3a_bucket')}/place"
     server: HdfsServer = request.getfixturevalue("hdfs")
     return server.new_folder()
 
 
-@pytest.mark.parametrize("provider", ["hdfs", "rocksdb-changelog"])
-def test_the_same_rows_everywhere(spark: SparkSession, tmp_path: Path, place: str, provider: str) -> None:
+@pytest.mark.parametrize(("kind", "provider"), in_turn(["local", "s3", "hdfs"], ["hdfs", "rocksdb-changelog"]))
+def test_the_same_rows_everywhere(
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, kind: str, provider: str
+) -> None:
     """A first run, one after a clean end, and one after an end that was none."""
+    place = address_of(kind, request, tmp_path)
     with configured(spark, PROVIDERS[provider]):
         shop = Shop(spark, tmp_path, place)
         shop.run()

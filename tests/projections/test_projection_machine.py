@@ -158,7 +158,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_any_order_of_things(machine: type[Machine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=25))
 
 
 @pytest.mark.soak

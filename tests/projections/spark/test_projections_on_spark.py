@@ -469,8 +469,12 @@ def test_killed_at_every_step(spark: SparkSession, tmp_path: Path) -> None:
             found = state.read(store.kv, state.live_build("ledger").key, store.address)
             assert found is not None
             assert (found.failed is not None) == (counted <= number < committed)
-            projection_lives.catch_up(store, spark)
-            assert kept(store) == folds[29]
+            if number % 3 == 0 or number in (
+                counted,
+                committed,
+            ):  # what comes before one of these is the same to a start
+                projection_lives.catch_up(store, spark)
+                assert kept(store) == folds[29]
 
 
 def fold(untouched: Path, position: int) -> dict[str, Any]:
