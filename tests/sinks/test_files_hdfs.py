@@ -40,20 +40,20 @@ class OnHdfs:
         self.root = f"{address}/lake/out"
         self.objects: Any = open_objects(self.root)
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         return [info.key for info in self.objects.list("")]
 
     def rows(self) -> list[Row]:
         """What a reader sees that lists the path and skips what begins with `_`."""
         found: list[Row] = []
-        for key in self.keys():
+        for key in self.all_keys():
             if not key.startswith("_") and key.endswith(".parquet"):
                 body = io.BytesIO(self.objects.read(key, limit=1 << 20))
                 found += [(row["id"], row["name"]) for row in pyarrow.parquet.read_table(body).to_pylist()]
         return sorted(found)
 
     def staged(self) -> list[str]:
-        return sorted({key.split("/")[1] for key in self.keys() if key.startswith("_staging/")})
+        return sorted({key.split("/")[1] for key in self.all_keys() if key.startswith("_staging/")})
 
     def stage(self, rows: Sequence[Row], to: Delivery) -> dict[str, Any]:
         descriptor: dict[str, Any] = json.loads(json.dumps(FileSink(self.root).stage(HandFrame(rows), to)))  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ class TestConformanceByHand(ByHand):
         self.deliver(A, delivery(17))
         self.deliver(A, delivery(1_234_567))
         self.deliver(A, delivery(3, lineage=2))
-        assert {key.partition("/part-")[0] for key in self.at.keys()} == {
+        assert {key.partition("/part-")[0] for key in self.at.all_keys()} == {
             "_holdfast.json",
             *(f"epoch={epoch}" for epoch in ("000017", "1234567", "2-000003")),
             *(f"epoch={epoch}/_epoch" for epoch in ("000017", "1234567", "2-000003")),
@@ -185,6 +185,23 @@ class TestConformanceByHand(ByHand):
         assert seen == [path]
         assert status(path).length
 
+    def test_a_namenode_in_safe_mode(self, hdfs: HdfsServer) -> None:
+        descriptor = self.stage(A, delivery(1))
+        with hdfs.safe_mode():
+            for act in (
+                lambda: self.sink.commit(descriptor, delivery(1)),
+                lambda: self.sink.rollback(descriptor, delivery(1)),
+                lambda: self.stage(B, delivery(2)),
+            ):
+                with pytest.raises(Unavailable) as told:
+                    act()
+                assert told.value.code == "hdfs.safe-mode"
+                assert "safemode get" in (told.value.next_step or "")
+            assert self.rows() == []
+        self.sink.commit(descriptor, delivery(1))
+        assert self.rows() == A
+        assert self.leftovers() == []
+
     def test_list_of_the_committed_files_without_java(self) -> None:
         with pytest.raises(Unavailable, match="never prepared"):
             self.open().files()
@@ -232,9 +249,24 @@ class TestWithSpark(ExactlyOnceConformance):
             assert sorted(map(tuple, read.collect())) == [(*row, 1) for row in A]
             assert not [name for name in sink.files() if "_SUCCESS" in name or "_temporary" in name]
 
+    def test_bad_days_of_the_namenode_are_told_by_name(self, hdfs: HdfsServer) -> None:
+        """Spark meets them first: it writes the rows."""
+        self.deliver(A, delivery(1))
+        hdfs.tell(f"quota {self.at.objects.root} 1000000 1000")
+        with pytest.raises(Unavailable) as full:
+            self.stage(B, delivery(2))
+        assert full.value.code == "hdfs.quota"
+        hdfs.tell(f"quota {self.at.objects.root} 1000000 1000000000000")
+        assert self.leftovers() == []
+        with hdfs.safe_mode(), pytest.raises(Unavailable) as safe:
+            self.stage(B, delivery(2))
+        assert safe.value.code == "hdfs.safe-mode"
+        self.deliver(B, delivery(2))
+        assert self.rows() == A + B
+
     def test_nothing_but_data_is_published(self) -> None:
         self.deliver(A, delivery(1))
-        names = [key.partition("/")[2] for key in self.at.keys() if key.startswith("epoch=")]
+        names = [key.partition("/")[2] for key in self.at.all_keys() if key.startswith("epoch=")]
         assert [name for name in names if not name.startswith("part-")] == ["_epoch"]
 
 
@@ -242,6 +274,7 @@ only(
     "test_committed_rows_are_visible",
     "test_epoch_without_rows",
     "test_stage_that_fails_leaves_nothing",
+    "test_bad_days_of_the_namenode_are_told_by_name",
     "test_nothing_but_data_is_published",
 )(TestWithSpark)
 
