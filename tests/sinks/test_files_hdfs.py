@@ -202,6 +202,21 @@ class TestConformanceByHand(ByHand):
         assert self.rows() == A
         assert self.leftovers() == []
 
+    def test_what_was_removed_while_it_was_staged_is_not_sealed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else an epoch without its rows could be decided."""
+        assert self.sink
+        written = rename.write_rows
+
+        def swept(frame: Any, path: str, *more: Any, **options: Any) -> None:
+            written(frame, path, *more, **options)
+            self.at.objects.client.remove(f"{self.at.objects.root}/_staging", recursive=True)
+
+        with monkeypatch.context() as racing, pytest.raises(Unavailable) as told:
+            racing.setattr(rename, "write_rows", swept)
+            self.stage(A, delivery(1))
+        assert told.value.code == "hdfs.swept"
+        assert self.leftovers() == []
+
     def test_list_of_the_committed_files_without_java(self) -> None:
         with pytest.raises(Unavailable, match="never prepared"):
             self.open().files()

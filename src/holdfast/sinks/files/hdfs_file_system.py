@@ -66,7 +66,7 @@ class HdfsFileSystem:
 
     def seal(self, name: str, record: bytes) -> None:
         with step("sink.sync", staged=name):
-            self._folder.objects().create(f"{STAGING}/{name}/{EPOCH_FILE}", [record])
+            self._folder.write(f"{STAGING}/{name}/{EPOCH_FILE}", record)
 
     def publish(self, name: str, directory: str) -> None:
         found = self._folder.status(directory)
@@ -176,6 +176,13 @@ class _Folder:
         except NotFound:
             return None
         return found if [status.path for status in found] != [path] else None
+
+    def write(self, name: str, body: bytes) -> None:
+        """A new file, synced. `Unavailable` if its folder is gone: that is not made again, without what was in it."""
+        objects = self.objects()
+        path = f"{objects.root}/{name}"
+        with self._explained(name, writing=True), step("hdfs.write"):
+            objects.client.write(objects.client.create(path, parents=False), path, [body])
 
     def rename(self, old: str, new: str) -> None:
         """As `EpochFileSystem.publish`."""
