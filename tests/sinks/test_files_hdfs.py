@@ -211,8 +211,8 @@ class TestConformanceByHand(ByHand):
             written(frame, path, *more, **options)
             self.at.objects.client.remove(f"{self.at.objects.root}/_staging", recursive=True)
 
-        with monkeypatch.context() as racing, pytest.raises(Unavailable) as told:
-            racing.setattr(rename, "write_rows", swept)
+        monkeypatch.setattr(rename, "write_rows", swept)
+        with pytest.raises(Unavailable) as told:
             self.stage(A, delivery(1))
         assert told.value.code == "hdfs.swept"
         assert self.leftovers() == []
