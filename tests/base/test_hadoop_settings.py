@@ -10,12 +10,25 @@ S3 = {"fs.s3a.access.key": "key", "fs.s3a.secret.key": "secret"}
 KEYS = {"access_key_id": "key", "secret_access_key": "secret"}
 AWS = "software.amazon.awssdk.auth.credentials"
 S3A = "org.apache.hadoop.fs.s3a"
+NAMESERVICE = {
+    "dfs.ha.namenodes.ns": "nn1, nn2",
+    "dfs.namenode.rpc-address.ns.nn1": "one:8020",
+    "dfs.namenode.rpc-address.ns.nn2": "two:8020",
+}
 ADLS = "abfss://box@acme.dfs.core.windows.net/x"
 
 
 @pytest.mark.parametrize(
     ("address", "settings", "options"),
     [
+        ("hdfs://h:8020/x", {}, {}),
+        ("hdfs://h:8020/x", {"hadoop.security.authentication": "simple"}, {}),
+        (
+            "hdfs://h:8020/x",
+            {"hadoop.security.authentication": "kerberos", "dfs.client.use.datanode.hostname": "true"},
+            {"hadoop.security.authentication": "kerberos", "dfs.client.use.datanode.hostname": "true"},
+        ),
+        ("hdfs://ns/x", NAMESERVICE | {"dfs.ha.namenodes.other": "nn3"}, NAMESERVICE),
         ("s3a://b/x", {}, {}),
         ("s3a://b/x", S3, KEYS),
         ("s3://b/x", S3, KEYS),

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 from orders import (
+    check_hdfs_at_the_end,
+    check_hdfs_so_far,
     check_index_at_the_end,
     check_index_so_far,
     check_luck,
@@ -94,10 +96,16 @@ def moments(names: Sequence[str], phases: Mapping[str, Phase], since: StepEvent 
     return found
 
 
-SO_FAR = {"revenue": check_sinks_so_far, "remote": check_sinks_so_far, "indexed": check_index_so_far}
+SO_FAR = {
+    "revenue": check_sinks_so_far,
+    "remote": check_sinks_so_far,
+    "on-hdfs": check_hdfs_so_far,
+    "indexed": check_index_so_far,
+}
 AT_THE_END = {
     "revenue": check_sinks_at_the_end,
     "remote": check_sinks_at_the_end,
+    "on-hdfs": check_hdfs_at_the_end,
     "indexed": check_index_at_the_end,
     "luck": check_luck,
 }
@@ -136,7 +144,7 @@ class Fleet:
             self._live(dying)
 
     def lose_workdir(self, name: str) -> None:
-        if self._kinds[name].work == "remote":
+        if self._kinds[name].work in ("remote", "on-hdfs"):
             return  # it is as good as lost: its place is not used again after a death
         shutil.rmtree(self.root(name) / "store" / "workdir")
 

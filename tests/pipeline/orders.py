@@ -7,6 +7,7 @@ as rows that changed in each epoch. Some orders are late: where a watermark is l
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import os
 import random
@@ -28,6 +29,8 @@ INDEX_NAMED = "index-url"
 """The file that has the address of a pipeline's index."""
 BUCKET_NAMED = "bucket.json"
 """The file that says in which bucket a pipeline has its checkpoints and its workdir."""
+HDFS_NAMED = "hdfs-address"
+"""The file that has the address on HDFS where a pipeline has everything: checkpoints, workdir and files."""
 LATE_AFTER = 120
 """Seconds that the watermark trails behind."""
 FIRST_MINUTE = 10
@@ -129,6 +132,36 @@ def _parquet(where: Path | list[Path], **how: str) -> Any:
     return pyarrow.dataset.dataset(where, format="parquet", **how).to_table()
 
 
+def hdfs_files_by_epoch(root: Path) -> dict[int, list[Revenue]]:
+    """As `files_by_epoch`, on HDFS: what a reader sees that lists the directory and skips what is hidden."""
+    import pyarrow.parquet
+
+    objects = open_objects(f"{(root / HDFS_NAMED).read_text()}/files")
+    found: dict[int, list[Revenue]] = {}
+    for info in objects.list(""):
+        folder, _, name = info.key.partition("/")
+        if not folder.startswith("epoch="):
+            continue
+        rows = found.setdefault(int(folder.removeprefix("epoch=")), [])
+        if name.startswith("part-"):
+            body = io.BytesIO(objects.read(info.key, limit=1 << 20))
+            rows += [Revenue(**row) for row in pyarrow.parquet.read_table(body).to_pylist()]
+    return {epoch: sorted(rows) for epoch, rows in found.items()}
+
+
+def check_hdfs_so_far(root: Path, epochs: list[list[Revenue]]) -> int:
+    """Readers on HDFS see whole epochs from the first on, each as it must be. Returns how many."""
+    files = hdfs_files_by_epoch(root)
+    assert list(files) == list(range(1, len(files) + 1))
+    assert list(files.values()) == [*epochs, [], []][: len(files)]
+    return len(files)
+
+
+def check_hdfs_at_the_end(root: Path, epochs: list[list[Revenue]]) -> None:
+    """Everything was delivered, once."""
+    assert check_hdfs_so_far(root, epochs) >= len(epochs)
+
+
 def table_rows(path: Path) -> list[Revenue]:
     """What readers of a Delta table see."""
     return sorted(Revenue(**row) for row in DeltaTable(path).to_pyarrow_table().to_pylist())
@@ -197,6 +230,9 @@ def check_nothing_is_left_over(root: Path, *, was_taken_over: bool = False) -> N
     if (root / BUCKET_NAMED).exists():
         check_place_on_s3(root)
         return
+    if (root / HDFS_NAMED).exists():
+        check_place_on_hdfs(root)
+        return
     workdir = root / "store" / "workdir"
     links = [path for path in workdir.parent.glob(f".{workdir.name}.spark-*") if path.is_symlink()]
     assert len(links) == 1
@@ -212,6 +248,15 @@ def check_place_on_s3(root: Path) -> None:
     left = open_objects(f"s3://{at['bucket']}/workdir", options=options).list("")
     assert len({info.key.partition("/")[0] for info in left}) == 1, "places of drivers that are gone were removed"
     check_store(holdfast.open_store(f"s3://{at['bucket']}/store", options=options))
+
+
+def check_place_on_hdfs(root: Path) -> None:
+    """As `check_place_on_s3`, and nothing is staged any more."""
+    at = (root / HDFS_NAMED).read_text()
+    left = open_objects(f"{at}/workdir").list("")
+    assert len({info.key.partition("/")[0] for info in left}) == 1, "places of drivers that are gone were removed"
+    assert open_objects(f"{at}/files").list("_staging/") == []
+    check_store(holdfast.open_store(f"{at}/store"))
 
 
 def check_store(store: holdfast.CheckpointStore) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orders import BEGIN, BUCKET_NAMED, INDEX_NAMED, LATE_AFTER, SCHEMA
+from orders import BEGIN, BUCKET_NAMED, HDFS_NAMED, INDEX_NAMED, LATE_AFTER, SCHEMA
 
 import holdfast
 from holdfast.base.steps import observe
@@ -111,6 +111,17 @@ def remote_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pi
     return pipeline, frame
 
 
+def hdfs_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
+    """Revenue per shop and minute, with everything at the address on HDFS that a file there names."""
+    at = (place / HDFS_NAMED).read_text()
+    spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")  # which is chosen for such workdirs
+    pipeline = Pipeline(name, checkpoints=f"{at}/store", workdir=f"{at}/workdir")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
+    frame = revenue_of(pipeline.source("orders", stream))
+    pipeline.sink("files", FileSink(f"{at}/files"))
+    return pipeline, frame
+
+
 def luck_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
     """The same with a column that is another each time it is computed, appended to files and to a Delta table."""
     from pyspark.sql import functions
@@ -151,7 +162,13 @@ def indexed_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[P
     return pipeline, frame
 
 
-PIPELINES = {"revenue": revenue_pipeline, "remote": remote_pipeline, "luck": luck_pipeline, "indexed": indexed_pipeline}
+PIPELINES = {
+    "revenue": revenue_pipeline,
+    "remote": remote_pipeline,
+    "on-hdfs": hdfs_pipeline,
+    "luck": luck_pipeline,
+    "indexed": indexed_pipeline,
+}
 
 
 def alone(

@@ -1,6 +1,7 @@
-"""What Spark's Hadoop settings say about object storage, as options of our own client. Pure.
+"""What Spark's Hadoop settings say about object storage and HDFS, as options of our own clients. Pure.
 
-Spark reads `s3a://`, `abfss://` and `gs://` through Hadoop's connectors, and Holdfast the same places through obstore.
+Spark reads `s3a://`, `abfss://`, `gs://` and `hdfs://` through Hadoop, and Holdfast the same places through obstore and
+hdfs-native.
 Users configure the first; this translates it for the second. What a connector finds out by itself (an instance's role,
 an assumed role) is not in its settings: see `needs_connector`.
 """
@@ -11,7 +12,7 @@ import re
 import urllib.parse
 from collections.abc import Callable
 
-from holdfast.base.addresses import scheme_of
+from holdfast.base.addresses import HDFS_SCHEME, scheme_of
 
 Setting = Callable[[str], str | None]
 """The value of a Hadoop setting; None if it is not set."""
@@ -26,11 +27,13 @@ _STATIC_KEYS = {
 }
 _PLAIN_PROVIDERS = ("SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider")
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
+_AUTHENTICATION = "hadoop.security.authentication"
+_HDFS_NAMES = (_AUTHENTICATION, "dfs.data.transfer.protection", "dfs.client.use.datanode.hostname")
 _ENCRYPTIONS = {"SSE-S3": "AES256", "AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
 
 
 def store_options(address: str, setting: Setting) -> dict[str, str]:
-    """The options of obstore with which we reach what Spark reaches at `address`; empty if its settings say nothing."""
+    """Options with which our client reaches what Spark reaches at `address`; empty if its settings say nothing."""
     scheme = scheme_of(address)
     if scheme in _S3:
         return _s3_options(_bucket(address), setting)
@@ -38,7 +41,7 @@ def store_options(address: str, setting: Setting) -> dict[str, str]:
         return _azure_options(address, setting)
     if scheme == "gs":
         return _google_options(setting)
-    return {}
+    return _hdfs_options(_bucket(address), setting) if scheme == HDFS_SCHEME else {}
 
 
 def needs_connector(address: str, setting: Setting) -> bool:
@@ -96,6 +99,19 @@ def _google_options(setting: Setting) -> dict[str, str]:
     names = ("fs.gs.auth.service.account.json.keyfile", "google.cloud.auth.service.account.json.keyfile")
     keyfile = next((value for name in names if (value := setting(name))), None)
     return {"service_account": keyfile} if keyfile else {}
+
+
+def _hdfs_options(service: str, setting: Setting) -> dict[str, str]:
+    """Where the NameNodes of a nameservice are, and what hdfs-native cannot find out by itself."""
+    found = {name: value for name in _HDFS_NAMES if (value := setting(name))}
+    members = f"dfs.ha.namenodes.{service}"
+    if named := setting(members):
+        found[members] = named
+        addresses = [f"dfs.namenode.rpc-address.{service}.{node.strip()}" for node in named.split(",")]
+        found |= {name: value for name in addresses if (value := setting(name))}
+    if found.get(_AUTHENTICATION) == "simple":  # Hadoop's default, which is no word of the user's
+        del found[_AUTHENTICATION]
+    return found
 
 
 def _bucket(address: str) -> str:

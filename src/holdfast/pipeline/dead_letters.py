@@ -7,8 +7,7 @@ letter, exactly once.
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.jvm import analysed_plan, is_one_process, observed
@@ -37,8 +36,13 @@ class DeadLetterSink(NamedSink):
 class DeadLetterFiles(FileSink):
     """The dead letters beside the checkpoints: one JSON document per refused row."""
 
-    def __init__(self, checkpoints: str) -> None:
-        super().__init__(os.path.join(checkpoints, DEAD_LETTERS), "json", epoch_column="holdfast_epoch")
+    def __init__(self, checkpoints: str, storage_options: Mapping[str, str] | None = None) -> None:
+        super().__init__(
+            f"{checkpoints.rstrip('/')}/{DEAD_LETTERS}",
+            "json",
+            epoch_column="holdfast_epoch",
+            storage_options=storage_options,
+        )
 
     def describe(self) -> dict[str, Any]:
         """Without the place, which is that of the checkpoints: a pipeline may be moved with all it has."""

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.addresses import as_file_name, is_cloud, is_local, local_path, state_home
+from holdfast.base.addresses import HDFS_SCHEME, as_file_name, is_cloud, is_local, local_path, scheme_of, state_home
 from holdfast.base.jvm import active_session, is_one_process
 from holdfast.checkpoints import CheckpointStore, open_store
 from holdfast.errors import Invalid
@@ -165,7 +165,7 @@ class Pipeline:
 
         It gets the columns sink, epoch, lineage, reason, row (the row as JSON text) and at, and is called
         "dead-letters" in checkpoints. Without this call it is a `FileSink` of JSON files in `dead-letters` beside the
-        checkpoints; if those are not on a local or mounted disk, a start is refused.
+        checkpoints; if those are in memory or at `az://`, a start is refused.
         """
         if self._dead_letters is not None:
             raise Invalid(
@@ -308,15 +308,18 @@ class Pipeline:
             )
         sink = self._dead_letters
         if sink is None:
-            if not is_local(self._address):
+            if scheme_of(self._address) in ("memory", "az"):  # a FileSink can write to every other kind of store
                 raise Invalid(
-                    "There is no place for dead letters beside checkpoints that are not on a disk.",
+                    f"There is no place for dead letters beside checkpoints on {scheme_of(self._address)}://.",
                     code="pipeline.dead-letters",
                     about=f"pipeline {self.name!r}",
                     unchanged="everything",
                     next_step="name a sink for them with pipeline.dead_letters(sink)",
                 )
-            sink = DeadLetterFiles(local_path(self._address))
+            if is_local(self._address):
+                sink = DeadLetterFiles(local_path(self._address))
+            else:
+                sink = DeadLetterFiles(self._address, self._options or None)
         return {**self._sinks, DEAD_LETTERS: DeadLetterSink(sink)}
 
     def _open_store(self, spark: SparkSession | None) -> CheckpointStore:
@@ -330,7 +333,8 @@ class Pipeline:
 
         A pipeline that was made before the session opens its store again, with what Spark's settings say.
         """
-        if self._is_own_store and not self._has_spark_access and is_cloud(self._address):
+        is_remote = is_cloud(self._address) or scheme_of(self._address) == HDFS_SCHEME
+        if self._is_own_store and not self._has_spark_access and is_remote:
             self._store = self._open_store(spark)
         is_known = self._is_own_store or self._options is not None or is_local(self._address)
         if not is_known or self._address.startswith("memory:"):

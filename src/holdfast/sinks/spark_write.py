@@ -7,10 +7,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.base.addresses import is_cloud, scheme_of, spark_address
+from holdfast.base.addresses import HDFS_SCHEME, is_cloud, is_local, scheme_of, spark_address
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable, one_line
 from holdfast.sinks.sink import RowsRefused
+from holdfast.storage.objects.hdfs_errors import explained_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,7 +51,7 @@ COMMITTER = {
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""Settings of Hadoop's for a write to object storage."""
+"""Settings of Hadoop's for a write to object storage or HDFS."""
 _changing_settings = threading.RLock()
 
 
@@ -62,15 +63,15 @@ def write_rows(
     options: Mapping[str, str] | None = None,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """Write a frame to a local directory that exists, or to an address on object storage, as one Spark job. Nothing is
-    synced.
+    """Write a frame to a local directory that exists, or to an address on object storage or HDFS, as one Spark job.
+    Nothing is synced.
 
     `RowsRefused` if the rows or their columns are at fault, `Unavailable` if the disk or the service is, `Invalid` if
     Spark lacks the connector for the service. Any other failure of Spark
     (cancelled, an executor lost, the source unreadable) is raised as it is.
     """
     with step("sink.write", format=format):
-        committer = COMMITTER if is_cloud(path) else {}
+        committer = {} if is_local(path) else COMMITTER
         writer = frame.write.format(format).mode("append").options(**(committer | dict(options or {})))
         if partition_by:
             writer = writer.partitionBy(*partition_by)
@@ -100,6 +101,9 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
     text = str(error)
     if is_cloud(path):
         return _explain_cloud(text, one_line(error), path)
+    if scheme_of(path) == HDFS_SCHEME:
+        shown = f"Spark could not write to HDFS: {one_line(error)}"
+        return explained_text(shown, text, path) if _is_of(path, text) else None
     if any(words in text for words in DISK_TROUBLE) or (path in text and any(w in text for w in DISK_TROUBLE_HERE)):
         return Unavailable(
             f"Spark could not write to the directory: {one_line(error)}",
@@ -111,6 +115,12 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
     return None
 
 
+def _is_of(path: str, text: str) -> bool:
+    """Whether an error's text is about this place, not about another such as the source."""
+    host, name = path.partition("://")[2].partition("/")[0], path.rpartition("/")[2]
+    return host in text or name in text
+
+
 def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:
     if any(words in text for words in NO_CONNECTOR):
         return Invalid(
@@ -120,9 +130,8 @@ def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:
             unchanged="everything that readers see",
             next_step="add the connector to spark.jars.packages, for S3 org.apache.hadoop:hadoop-aws of Spark's Hadoop",
         )
-    bucket, name = path.partition("://")[2].partition("/")[0], path.rpartition("/")[2]
-    if bucket not in text and name not in text:
-        return None  # another place, such as the source
+    if not _is_of(path, text):
+        return None
     is_denied = any(words in text for words in CLOUD_DENIED)
     if is_denied or any(words in text for words in CLOUD_TROUBLE):
         return Unavailable(

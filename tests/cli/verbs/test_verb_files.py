@@ -64,7 +64,7 @@ def test_what_is_no_file_sink(run, store_dir, tmp_path):
         ran = run("files", path, "--json")
         assert (ran.code, ran.error["code"]) == (3, "sink.not-found")
     assert not (tmp_path / "gone").exists()
-    assert run("files", "hdfs://host/x", "--json").error["code"] == "sink.address"
+    assert run("files", "hdfs:///x", "--json").error["code"] == "sink.address"
     (tmp_path / "_holdfast.json").write_text("{")
     assert run("files", tmp_path, "--json").error["code"] == "sink.owner-unknown"
 

@@ -15,8 +15,8 @@ from holdfast.status import format
 def command(url: str, settings: dict[str, str], output: Output) -> int:
     """List the committed files of a FileSink, one address per line, oldest epoch first.
 
-    URL is what FileSink was given: a path, s3://, s3a://, gs:// or abfss://. A list that is read at once holds whole
-    epochs only, also on object storage. Needs no Spark; changes nothing.
+    URL is what FileSink was given: a path, s3://, s3a://, gs://, abfss:// or hdfs://. A list that is read at once holds
+    whole epochs only, also on object storage. Needs no Spark; changes nothing.
 
     \b
     Example: holdfast files s3://bucket/lake/orders

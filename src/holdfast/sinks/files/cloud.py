@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from holdfast.base.addresses import scheme_of, spark_address, without_secrets
-from holdfast.base.jvm import active_session
+from holdfast.base.addresses import scheme_of
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, NotFound
+from holdfast.sinks.files.address import sink_path
 from holdfast.sinks.files.cloud_staging import CloudStaging, EpochRecord, encode_record, read_record
 from holdfast.sinks.files.layout import EPOCH_FILE, CommittedFile, FileLayout
 from holdfast.sinks.files.metadata_log import FIRST, SparkMetadataLog
@@ -33,17 +33,15 @@ from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, check_same_d
 from holdfast.sinks.spark_write import write_rows
 from holdfast.sinks.staged_name import gone, name_in
 from holdfast.storage.objects.cloud import CloudObjects
-from holdfast.storage.objects.spark_access import Access, spark_access
+from holdfast.storage.objects.spark_access import OpenedForSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss")
 COPIES_AT_ONCE = 16
 TRIED = "_tried"
 MOST_ATTEMPTS = 10
-UNFIT = "%?#*[]{}\\^|<>\"'`\n"
 T = TypeVar("T")
 
 
@@ -51,13 +49,12 @@ class CloudFiles:
     """The path of a file sink, on object storage."""
 
     def __init__(self, address: str, layout: FileLayout, storage_options: Mapping[str, str] | None) -> None:
-        self.path = checked_address(address)
+        self.path = sink_path(address)
         self._given = f"{scheme_of(address)}://{self.path.partition('://')[2]}"
         self._layout = layout
-        self._options = dict(storage_options) if storage_options is not None else None
-        self._parent, _, self._name = self.path.rpartition("/")
+        parent, _, self._name = self.path.rpartition("/")
+        self._access = OpenedForSpark(parent, storage_options)
         self._opened: _Opened | None = None
-        self._is_opened_by_spark = False
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
         """Claim the path, begin its log, and have Spark write a file without rows beside it."""
@@ -246,20 +243,11 @@ class CloudFiles:
         return f"{self.path}/{self._layout.directory(delivery)}"
 
     def _open(self, session: SparkSession | None = None) -> _Opened:
-        """The path through our own client, by the given options, or by Spark's settings, or by the environment.
-
-        Opened once, and once more if there was no Spark yet.
-        """
-        if self._opened is None or not (self._options is not None or self._is_opened_by_spark):
-            session = session or active_session()
-            if self._opened is None or session is not None:
-                access = Access(self._parent, self._options)
-                if session is not None:
-                    access = spark_access(session, self._parent, self._options)
-                objects = access.open()
-                assert isinstance(objects, CloudObjects)
-                self._opened = _Opened(objects, self.path, self._layout)
-                self._is_opened_by_spark = session is not None
+        """The parts of the path, through our own client."""
+        objects = self._access.open(session)
+        if self._opened is None or self._opened.objects is not objects:
+            assert isinstance(objects, CloudObjects)
+            self._opened = _Opened(objects, self.path, self._layout)
         return self._opened
 
 
@@ -284,34 +272,6 @@ class _Opened:
             },
             unready="it was removed, or never prepared",
         )
-
-
-def checked_address(address: str) -> str:
-    """The address as Spark writes it, without a slash at its end. `Invalid` if a file sink cannot write there."""
-    shown = without_secrets(address)
-    scheme, rest = scheme_of(address), address.partition("://")[2]
-    host, _, path = rest.rstrip("/").partition("/")
-    if scheme not in SCHEMES:
-        raise refused_address(f"{shown} is not a place that a file sink writes to.", shown)
-    if any(letter in rest for letter in UNFIT) or ("@" in host and not scheme.startswith("abfs")):
-        raise refused_address(f"{shown} has more than a bucket and a path, or characters that mean patterns.", shown)
-    if not host or not path or any(part in ("", ".", "..") for part in path.split("/")):
-        raise refused_address(
-            f"{shown} has no path below its bucket, or one with empty parts; staged files are kept beside it.", shown
-        )
-    return spark_address(f"{scheme}://{host}/{path}")
-
-
-def refused_address(message: str, shown: str) -> Invalid:
-    return Invalid(
-        message,
-        code="sink.address",
-        about=shown,
-        unchanged="everything",
-        next_step="give a local path, or s3a://bucket/path, gs://bucket/path or "
-        "abfss://container@account.dfs.core.windows.net/path; anything else can be mounted, or written by a "
-        "FunctionSink",
-    )
 
 
 def _in_parallel(function: Callable[[str], T], items: Sequence[str]) -> list[T]:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.base.addresses import is_local, local_path
 from holdfast.errors import NotFound
-from holdfast.sinks.files.cloud import CloudFiles, checked_address
+from holdfast.sinks.files.address import sink_path
 from holdfast.sinks.files.layout import CommittedFile, FileLayout
-from holdfast.sinks.files.local import LocalFiles
+from holdfast.sinks.files.place import place_at
 from holdfast.sinks.owner_file import OWNER_FILE, DirectoryOwner
 
 
@@ -28,13 +27,8 @@ def committed_files(address: str, *, storage_options: Mapping[str, str] | None =
     `NotFound` if no file sink has written there.
     """
 
-    def place(layout: FileLayout) -> LocalFiles | CloudFiles:
-        if is_local(address):
-            return LocalFiles(local_path(address, code="sink.address"), layout)
-        return CloudFiles(address, layout, storage_options)
-
-    owner = place(FileLayout("", "", {})).owner()
-    path = local_path(address) if is_local(address) else checked_address(address)
+    owner = place_at(address, FileLayout("", "", {}), storage_options).owner()
+    path = sink_path(address)
     if owner is None:
         raise NotFound(
             f"{path} has no {OWNER_FILE}: no FileSink has written there.",
@@ -43,4 +37,5 @@ def committed_files(address: str, *, storage_options: Mapping[str, str] | None =
             unchanged="everything",
             next_step="give the path of a FileSink; the checkpoints of a pipeline are listed by: holdfast ls URL",
         )
-    return CommittedFiles(path, owner, place(FileLayout(owner.format, owner.epoch_column, {})).files())
+    written = place_at(address, FileLayout(owner.format, owner.epoch_column, {}), storage_options)
+    return CommittedFiles(path, owner, written.files())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from holdfast.base.addresses import is_local, local_path
+from holdfast.base.addresses import is_local
 from holdfast.errors import Invalid
-from holdfast.sinks.files.cloud import CloudFiles, checked_address
-from holdfast.sinks.files.layout import CommittedFile, FileLayout
-from holdfast.sinks.files.local import LocalFiles
+from holdfast.sinks.files.address import sink_path
+from holdfast.sinks.files.layout import FileLayout
+from holdfast.sinks.files.place import place_at
 from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, SinkProgress
 
 if TYPE_CHECKING:
@@ -22,23 +22,11 @@ FORMATS = ("csv", "json", "orc", "parquet")
 SECRET_WORDS = ("key", "secret", "password", "token", "credential")
 
 
-class Place(Protocol):
-    """Where a file sink's epochs lie: each kind of storage publishes them in its own way."""
-
-    path: str
-
-    def prepare(self, schema: StructType, delivery: Delivery) -> None: ...
-    def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor: ...
-    def commit(self, descriptor: Descriptor, delivery: Delivery) -> None: ...
-    def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None: ...
-    def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress: ...
-    def files(self) -> list[CommittedFile]: ...
-
-
 class FileSink:
-    """Files in a directory or on object storage, in any of Spark's formats parquet, json, csv and orc.
+    """Files in a directory, on HDFS or on object storage, in any of Spark's formats parquet, json, csv and orc.
 
-    `path` is a local or mounted directory, or `s3a://bucket/path` (`s3://` means the same), `gs://bucket/path` or
+    `path` is a local or mounted directory, or `hdfs://host:port/path` (`hdfs://nameservice/path`), or
+    `s3a://bucket/path` (`s3://` means the same), `gs://bucket/path` or
     `abfss://container@account.dfs.core.windows.net/path`, which Spark needs a connector for.
 
     Each epoch is one directory, `<path>/epoch=000017`, or `epoch=<lineage>-000017` after a reset. Spark, pyarrow and
@@ -46,12 +34,13 @@ class FileSink:
     readers skip them, also the file `_epoch` in each directory, which holds the source positions of the epoch.
 
     Guarantees: an epoch is committed once, however often and by however many drivers, and durably before `commit`
-    returns. Readers see no row of an epoch that was not decided. In a directory they see an epoch as a whole or not at
-    all. On object storage that holds for Spark's readers of the path, and for those who read what `files()` lists; any
-    other reader that lists the path may see some files of a decided epoch before the others, for as long as its commit
-    takes. An epoch without rows counts, too.
+    returns; on HDFS that means: every DataNode has acknowledged it, and synced it if `dfs.datanode.synconclose` is set.
+    Readers see no row of an epoch that was not decided. In a directory, also on HDFS, they see an epoch as a whole or
+    not at all. On object storage that holds for Spark's readers of the path, and for those who read what `files()`
+    lists; any other reader that lists the path may see some files of a decided epoch before the others, for as long as
+    its commit takes. An epoch without rows counts, too.
     Does not guarantee: a small number of files. There is one per partition of the frame. A glob such as `**/*.parquet`
-    in a local directory includes staged files: read the directory, or `epoch=*/part-*`. On object storage staged files
+    in a directory includes staged files: read the directory, or `epoch=*/part-*`. On object storage staged files
     lie outside of the path, in `_<name>.holdfast-staging` beside it.
     Old epochs may be removed by hand from a directory, but not the newest: a restart reads the sink's progress from it.
     On object storage they may not: Spark's readers would look for them.
@@ -76,12 +65,11 @@ class FileSink:
     ) -> None:
         """`options` go to Spark's writer: `{"compression": "zstd"}`, for csv `{"header": True}`.
 
-        `storage_options` are for Holdfast's own access to object storage, named as in `open_store`; by default it uses
-        what Spark's settings say about the address (`spark.hadoop.fs.s3a...`), or else the environment.
+        `storage_options` are for Holdfast's own access to object storage or HDFS, named as in `open_store`; by default
+        it uses what Spark's settings say about the address (`spark.hadoop.fs.s3a...`), or else the environment.
         """
         given = os.fspath(path)
-        is_remote = not is_local(given)
-        self.path = checked_address(given) if is_remote else local_path(given, code="sink.address")
+        self.path = sink_path(given)
         self.format = format.lower()
         if self.format not in FORMATS:
             raise _invalid(
@@ -95,10 +83,10 @@ class FileSink:
         self.options = {name: _as_text(value) for name, value in sorted((options or {}).items())}
         if "path" in {name.lower() for name in self.options}:
             raise _invalid("The option `path` would write to another directory.", self.path, "leave it out")
-        if storage_options is not None and not is_remote:
+        if storage_options is not None and is_local(given):
             raise _invalid("A local path takes no storage_options.", self.path, "leave them out")
         layout = FileLayout(self.format, self.epoch_column, self.options)
-        self._place: Place = CloudFiles(given, layout, storage_options) if is_remote else LocalFiles(self.path, layout)
+        self._place = place_at(given, layout, storage_options)
 
     def __repr__(self) -> str:
         return f"FileSink({self.path!r}, format={self.format!r})"

@@ -57,7 +57,7 @@ class HdfsObjects:
     def __init__(self, client: HdfsClient, root: str, address: str) -> None:
         """`root` is an absolute path without a slash at its end, empty for the root of HDFS."""
         self.root = root
-        self._hdfs = client
+        self.client = self._hdfs = client
         self._address = address
 
     def __copy__(self) -> HdfsObjects:

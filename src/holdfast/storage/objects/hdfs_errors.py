@@ -35,15 +35,25 @@ def translated(error: Exception, about: str, *, writing: bool) -> HoldfastError:
     )
 
 
+def explained_text(message: str, text: str, about: str) -> Unavailable | None:
+    """The error of Java's client that this text tells of, in the same words; None if HDFS is not at fault."""
+    cause = _cause_in(text)
+    if cause is None:
+        return None
+    code, advice = _ADVICE[cause]
+    return Unavailable(message, code=code, about=about, unchanged="everything that readers see", next_step=advice)
+
+
 def _cause(error: Exception, kind: str, message: str) -> str:
     if isinstance(error, TimeoutError):
         return "silent"
     if isinstance(error, FileNotFoundError):
         return "swept"
-    for cause, pattern in _PATTERNS.items():
-        if pattern.search(f"{kind} {message}"):
-            return cause
-    return "unknown"
+    return _cause_in(f"{kind} {message}") or "unknown"
+
+
+def _cause_in(text: str) -> str | None:
+    return next((cause for cause, pattern in _PATTERNS.items() if pattern.search(text)), None)
 
 
 _PATTERNS = {

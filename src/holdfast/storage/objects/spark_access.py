@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.base.addresses import is_cloud, spark_address
+from holdfast.base.addresses import HDFS_SCHEME, is_cloud, scheme_of, spark_address
 from holdfast.base.hadoop_settings import needs_connector, store_options
-from holdfast.base.jvm import connector_credentials, hadoop_setting
+from holdfast.base.jvm import active_session, connector_credentials, hadoop_setting
 from holdfast.storage.objects.open import Credentials, open_objects
 from holdfast.storage.objects.store import ObjectStore
 
@@ -41,7 +41,7 @@ class Access(msgspec.Struct, frozen=True):
 
 def spark_access(spark: SparkSession, address: str, options: Mapping[str, str] | None = None) -> Access:
     """Access to an address by `options`, or else by what Spark's settings say, or else by the environment."""
-    if options is not None or not is_cloud(address):
+    if options is not None or not (is_cloud(address) or scheme_of(address) == HDFS_SCHEME):
         return Access(address, dict(options) if options is not None else None)
 
     def setting(name: str) -> str | None:
@@ -51,3 +51,27 @@ def spark_access(spark: SparkSession, address: str, options: Mapping[str, str] |
     if not needs_connector(address, setting):
         return Access(address, found)
     return Access(address, found, lambda: connector_credentials(spark, spark_address(address)))
+
+
+class OpenedForSpark:
+    """The object store at an address, opened when it is first asked for: by the given options, or by the settings of
+    the Spark that runs, or by the environment.
+
+    Opened once, and once more if there was no Spark yet.
+    """
+
+    def __init__(self, address: str, options: Mapping[str, str] | None) -> None:
+        self._address = address
+        self._options = dict(options) if options is not None else None
+        self._opened: ObjectStore | None = None
+        self._is_final = False
+
+    def open(self, session: SparkSession | None = None) -> ObjectStore:
+        """`session` is the one to ask; by default that which is active, if there is one."""
+        if self._opened is None or not self._is_final:
+            session = session or active_session()
+            if self._opened is None or session is not None:
+                access = spark_access(session, self._address, self._options) if session else None
+                self._opened = (access or Access(self._address, self._options)).open()
+                self._is_final = self._options is not None or session is not None
+        return self._opened
