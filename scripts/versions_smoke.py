@@ -149,7 +149,7 @@ def table_rows(root: Path) -> Rows:
 
 
 def parquet_rows(paths: Iterable[str | Path]) -> Rows:
-    """Read in this thread: readers with threads were the suspects when this process aborted twice, for reasons unknown."""
+    """Read in this thread: threads of PyArrow are suspected, not proven, to have aborted this process twice."""
     from pyarrow.parquet import ParquetFile
 
     rows = [row for path in paths for row in ParquetFile(path).read(use_threads=False).to_pylist()]
