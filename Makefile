@@ -10,7 +10,7 @@ CLASSES := .venv/spark-classes.jsa
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test demo soak bench pins clean
+.PHONY: help setup java check format test demo soak versions bench pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ soak: java $(READY) $(CLASSES) ## every step killed, every file damaged, random 
 	@echo 'soak: examples are drawn from seed $(SEED); make soak SEED=$(SEED) draws the same'
 	$(BIN)/pytest -m 'soak or hypothesis' --hypothesis-profile=soak --hypothesis-seed=$(SEED)
 	$(BIN)/python tests/pipeline/soak.py $(ARGS)
+
+versions: java $(READY) ## a pipeline killed on each supported Spark and Python: many minutes, 5 GB
+	$(BIN)/python scripts/versions.py $(ARGS)
 
 bench: $(READY) ## run the benchmarks and print a table
 	PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)  # the servers of the tests

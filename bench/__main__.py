@@ -7,7 +7,19 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from bench import counting, epochs, indexing, projections, projections_spark, remote, saving, sources, starts, state
+from bench import (
+    counting,
+    epochs,
+    indexing,
+    memory,
+    projections,
+    projections_spark,
+    remote,
+    saving,
+    sources,
+    starts,
+    state,
+)
 
 
 def main() -> int:
@@ -17,6 +29,7 @@ def main() -> int:
     parts = {
         "saving": saving,
         "state": state,
+        "memory": memory,
         "counting": counting,
         "epochs": epochs,
         "starts": starts,

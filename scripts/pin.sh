@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-compile=(.venv/bin/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --all-extras)
+compile=(scripts/uv.sh pip compile --quiet --no-header --no-annotate --no-emit-index-url --all-extras)
 # Not dependencies of the package, but part of the set-up: the installer and the build backends (PySpark has no wheel).
 tools=$(printf '%s\n' uv hatchling editables setuptools wheel)
 new=$(mktemp)

@@ -36,19 +36,15 @@ pip=(.venv/bin/python -m pip --disable-pip-version-check -qq)
 say "installing the installer (uv)"
 "${pip[@]}" install -c constraints.txt uv
 
-# uv does not read pip's settings; a mirror or certificate configured for pip should still be used.
-index=${PIP_INDEX_URL:-$(.venv/bin/python -m pip config get global.index-url 2>/dev/null || true)}
-[ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
-[ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
 [ -t 2 ] && quiet=() || quiet=(--quiet)
 
 say "installing the pinned packages (about $(grep -c == constraints.txt); PySpark alone is almost 500 MB)"
-if ! .venv/bin/uv pip install ${quiet[@]+"${quiet[@]}"} --python .venv/bin/python \
+if ! scripts/uv.sh pip install ${quiet[@]+"${quiet[@]}"} --python .venv/bin/python \
     -c constraints.txt --build-constraint constraints.txt -e '.[all,dev]'; then
     say "uv did not get there; trying the same with pip"
     "${pip[@]}" install -c constraints.txt -e '.[all,dev]'
 fi
 # From a registry that does not say whether a file has changed, uv takes PySpark anew each time, and keeps what it
 # unpacked before: 1.3 GB. This removes what nothing refers to any more, unless uv is at work elsewhere.
-UV_LOCK_TIMEOUT=1 .venv/bin/uv cache prune --quiet 2>/dev/null || true
+UV_LOCK_TIMEOUT=1 scripts/uv.sh cache prune --quiet 2>/dev/null || true
 say "ready in $((SECONDS - started)) s: .venv/bin/holdfast"
