@@ -22,7 +22,7 @@ from msgspec import UnsetType
 from holdfast.checkpoints.manifest import BatchEntry, BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt
 
-PART_BYTES = 256 << 20
+PART_BYTES = 32 << 20
 """A file with more bytes than this is split: each part is in memory as a whole, and a batch has a limit of its own."""
 
 Entries = tuple[BatchEntry, ...]
