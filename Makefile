@@ -10,10 +10,10 @@ CLASSES := .venv/spark-classes.jsa
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test demo soak versions bench pins clean
+.PHONY: help setup java check format test test-clouds demo soak versions bench pins clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  make PYTHON=python3.12 ...   use another Python than python3 (3.11 or newer)'
 	@echo '  make test ARGS="-k lease"    pass arguments on to pytest (likewise for demo and bench)'
@@ -39,6 +39,9 @@ format: $(READY) ## format the code and fix what ruff can fix
 
 test: java $(READY) $(CLASSES) ## run the whole test suite
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+test-clouds: java $(READY) ## the same on Google Cloud Storage and Azure, on servers of their own (Azure's needs Node)
+	$(BIN)/pytest -m 'clouds and not soak' $(ARGS)
 
 demo: java $(READY) ## run the demonstration
 	$(BIN)/python examples/demo.py $(ARGS)

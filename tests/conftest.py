@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest  # noqa: E402
 from maven import left_out, require_jars  # noqa: E402
 from places import LocalPlace, MemoryPlace  # noqa: E402
+from servers.azure import AzureServer, azurite_server  # noqa: E402
+from servers.azure import left_out as left_out_without_node  # noqa: E402
 from servers.gcs import GcsServer, gcs_server  # noqa: E402
 from servers.hdfs import HdfsServer, hdfs_server  # noqa: E402
 from servers.postgres import PostgresServer, postgres_server  # noqa: E402
@@ -58,7 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in left_out(str(report.longrepr) for report in terminalreporter.getreports("skipped")):
+    reasons = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
+    for line in (*left_out(reasons), *left_out_without_node(reasons)):
         terminalreporter.line(line)
 
 
@@ -73,6 +76,13 @@ def s3_server() -> Iterator[S3Server]:
 def google() -> Iterator[GcsServer]:
     """One Google Cloud Storage server for all tests of this process; each takes a new bucket."""
     with gcs_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureServer]:
+    """One Azure server for all tests of this process; each takes a new container. Skipped where it cannot be had."""
+    with azurite_server() as server:
         yield server
 
 

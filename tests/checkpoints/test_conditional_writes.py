@@ -15,9 +15,8 @@ from holdfast.storage.objects import open_objects
 from holdfast.storage.objects.store import ObjectInfo
 from holdfast.testing.conformance.checkpoints.subject import manifest
 from holdfast.testing.faults.proxy import FaultyProxy, Request, Strip
-from servers import gcs, s3
-from servers.gcs import GcsServer
-from servers.s3 import S3Server
+from servers import azure, gcs, s3
+from servers.clouds import AZURE, CloudServer, cloud_server
 
 S3 = pytest.param("s3", marks=pytest.mark.s3)
 
@@ -25,10 +24,10 @@ S3 = pytest.param("s3", marks=pytest.mark.s3)
 class Service:
     """One service behind a proxy, and an empty store in it."""
 
-    def __init__(self, scheme: str, server: S3Server | GcsServer, proxy: FaultyProxy) -> None:
+    def __init__(self, scheme: str, server: CloudServer, proxy: FaultyProxy) -> None:
         self.url = f"{scheme}://{server.new_bucket()}/orders"
         self.direct = server.options
-        self.options = {"s3": s3, "gs": gcs}[scheme].options_for(proxy.endpoint)
+        self.options = {"s3": s3, "gs": gcs, "az": azure}[scheme].options_for(proxy.endpoint)
         self.proxy = proxy
 
     def ignores(self, *headers: str) -> None:
@@ -43,7 +42,7 @@ class Service:
 
 @pytest.fixture
 def service(request: pytest.FixtureRequest) -> Iterator[Service]:
-    server = request.getfixturevalue({"s3": "s3_server", "gs": "google"}[request.param])
+    server = cloud_server(request, request.param)
     with FaultyProxy(server.endpoint) as proxy:
         yield Service(request.param, server, proxy)
 
@@ -69,7 +68,7 @@ def test_a_service_that_ignores_a_condition_is_refused(service: Service, header:
     assert open_objects(service.url, options=service.direct).list("") == [], "the check leaves nothing behind"
 
 
-@pytest.mark.parametrize("service", [S3, "gs"], indirect=True)
+@pytest.mark.parametrize("service", [S3, "gs", AZURE], indirect=True)
 def test_the_check_is_made_once_per_store(service: Service) -> None:
     first = open_store(service.url, options=service.options)
     first.claim("first")

@@ -15,9 +15,8 @@ from holdfast.storage.objects import ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.subject import manifest
 from holdfast.testing.conformance.checkpoints.suite import Abilities, CheckpointStoreConformance
 from places import interrupt
-from servers.gcs import GcsServer
+from servers.clouds import new_address
 from servers.hdfs import HdfsServer
-from servers.s3 import S3Server
 
 
 class TestLocal(CheckpointStoreConformance):
@@ -78,16 +77,14 @@ class TestMemory(CheckpointStoreConformance):
         return open_objects(self.url)
 
 
-@pytest.mark.s3
-class TestS3(CheckpointStoreConformance):
+class OnCloud(CheckpointStoreConformance):
     layout = ObjectLayout()
     abilities = Abilities(leftovers=False)
+    scheme: str
 
     @pytest.fixture(autouse=True)
-    def place(self, s3_server: S3Server) -> None:
-        self.bucket = s3_server.new_bucket()
-        self.url = f"s3://{self.bucket}/team/pipeline"
-        self.options = s3_server.options
+    def place(self, request: pytest.FixtureRequest) -> None:
+        self.url, self.options = new_address(request, self.scheme, "team/pipeline")
 
     def open(self, **options: Any) -> CheckpointStore:
         return open_store(self.url, options=self.options, **options)
@@ -100,7 +97,7 @@ class TestS3(CheckpointStoreConformance):
 
     def test_everything_is_below_the_prefix(self) -> None:
         self.open().save_with_state(manifest(1), [b"state"])
-        whole = open_objects(f"s3://{self.bucket}", options=self.options)
+        whole = open_objects(self.url.removesuffix("/team/pipeline"), options=self.options)
         assert [info.key for info in whole.list("")] == [
             "team/pipeline/checkpoints/state-000001.bin",
             "team/pipeline/manifests/latest.json",
@@ -108,23 +105,19 @@ class TestS3(CheckpointStoreConformance):
         ]
 
 
-class TestGoogle(CheckpointStoreConformance):
-    layout = ObjectLayout()
-    abilities = Abilities(leftovers=False)
+@pytest.mark.s3
+class TestS3(OnCloud):
+    scheme = "s3"
 
-    @pytest.fixture(autouse=True)
-    def place(self, google: GcsServer) -> None:
-        self.url = f"gs://{google.new_bucket()}/team/pipeline"
-        self.options = google.options
 
-    def open(self, **options: Any) -> CheckpointStore:
-        return open_store(self.url, options=self.options, **options)
+@pytest.mark.clouds
+class TestGoogle(OnCloud):
+    scheme = "gs"
 
-    def open_beside(self, **options: Any) -> CheckpointStore:
-        return open_store(f"{self.url}2", options=self.options, **options)
 
-    def open_objects(self) -> ObjectStore:
-        return open_objects(self.url, options=self.options)
+@pytest.mark.clouds
+class TestAzure(OnCloud):
+    scheme = "az"
 
 
 class TestHdfs(CheckpointStoreConformance):

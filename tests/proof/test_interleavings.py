@@ -17,7 +17,7 @@ from proof_works import Address, manifest, sidecar, states
 from holdfast.base.steps import observe
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore, CleanupPlan
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Unavailable
-from servers.s3 import S3Server
+from servers.clouds import CLOUDS, FIXTURES, new_address
 
 HOUR = 3600.0
 
@@ -32,11 +32,11 @@ class Clock:
         return time.time() + self.ahead
 
 
-@pytest.fixture(params=["directory", "object", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["directory", "object", *CLOUDS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]:
-    if request.param == "s3":
-        server: S3Server = request.getfixturevalue("s3_server")
-        yield Address(f"s3://{server.new_bucket()}/pipeline", "object", server.options)
+    if request.param in FIXTURES:
+        url, options = new_address(request, request.param, "pipeline")
+        yield Address(url, "object", options)
     else:
         yield Address(str(tmp_path), request.param)
 
@@ -199,7 +199,7 @@ def test_a_clean_up_that_does_not_wait_is_noticed_at_any_moment_of_a_save(place:
                 place.open().cleanup_orphans(older_than=0)
 
         # On object storage a save looks again if it took long, and with this grace each one did.
-        writer = place.open(orphan_grace=0) if place.url.startswith("s3:") else place.open()
+        writer = place.open(orphan_grace=0) if place.options else place.open()
         stop = observe(clean_up)
         try:
             writer.save_with_state(manifest(number, "sidecar", "x"), sidecar(number, "x"))

@@ -24,20 +24,19 @@ from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import Fenced, Unavailable
 from holdfast.storage.files.disk import PosixDisk
 from holdfast.storage.objects.local import LocalObjects
-from servers.gcs import GcsServer
+from servers.clouds import CLOUDS, FIXTURES, new_address
 from servers.hdfs import HdfsServer
-from servers.s3 import S3Server
 
 RACERS = 8
-PLACES = ["directory", "object", pytest.param("s3", marks=pytest.mark.s3), "gs", "hdfs"]
+PLACES = ["directory", "object", *CLOUDS, "hdfs"]
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import proof_racers; proof_racers.be_zombie()"
 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Iterator[Address]:
-    if request.param in ("s3", "gs"):
-        server: S3Server | GcsServer = request.getfixturevalue({"s3": "s3_server", "gs": "google"}[request.param])
-        yield Address(f"{request.param}://{server.new_bucket()}/pipeline", "object", server.options)
+    if request.param in FIXTURES:
+        url, options = new_address(request, request.param, "pipeline")
+        yield Address(url, "object", options)
         return
     if request.param == "hdfs":
         hdfs: HdfsServer = request.getfixturevalue("hdfs")

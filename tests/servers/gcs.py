@@ -76,6 +76,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         self.buckets: dict[str, dict[str, Stored]] = {}
+        self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
         self.generations = itertools.count(1_760_000_000_000_000)
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -100,8 +101,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         unknown = [
             name
             for name in (name.lower() for name in self.headers)
-            if name.startswith(("x-goog-", "if-")) and name != "x-goog-if-generation-match"
+            if name.startswith(("x-goog-", "if-")) and name not in ("x-goog-if-generation-match", "x-goog-copy-source")
         ]
+        if key and not unknown and query.keys() in ({"uploads"}, {"uploadId"}, {"partNumber", "uploadId"}):
+            return self._multipart(bucket, key, query, body)
         if unknown or (key and query):
             return self._refuse(501, f"not known here: {unknown} {query}")
         with self.server.lock:
@@ -110,6 +113,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return self._refuse(404, "NoSuchBucket")
             if not key and self.command == "GET" and query.get("list-type") == "2":
                 return self._list(bucket, objects, query)
+            if key and self.command == "PUT" and (source := self.headers.get("x-goog-copy-source")):
+                copied = self._found(urllib.parse.unquote(source))
+                return self._put(objects, key, copied.body) if copied else self._refuse(404, "NoSuchKey")
             if key and self.command == "PUT":
                 return self._put(objects, key, body)
             if key and self.command in ("GET", "HEAD"):
@@ -119,6 +125,39 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return self._refuse(501, f"not known here: {self.command} {self.path}")
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815 - the names http.server calls
+
+    def _multipart(self, bucket: str, key: str, query: dict[str, str], body: bytes) -> None:
+        """An upload in parts: without a condition, and the object is there when it is completed."""
+        asked, name = (self.command, *sorted(query)), query.get("uploadId", "")
+        with self.server.lock:
+            parts = self.server.uploads.get(name)
+            if asked == ("POST", "uploads"):
+                name = uuid.uuid4().hex
+                self.server.uploads[name] = {}
+                opened = f"<Bucket>{bucket}</Bucket><Key>{escape(key)}</Key><UploadId>{name}</UploadId>"
+                answer = f"<InitiateMultipartUploadResult>{opened}</InitiateMultipartUploadResult>"
+                return self._answer(200, {}, answer.encode())
+            if parts is None or bucket not in self.server.buckets:
+                return self._refuse(404, "NoSuchUpload")
+            if asked == ("PUT", "partNumber", "uploadId"):
+                parts[int(query["partNumber"])] = body
+                return self._answer(200, {"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
+            if asked == ("POST", "uploadId"):
+                del self.server.uploads[name]
+                whole = b"".join(parts[number] for number in sorted(parts))
+                stored = Stored(whole, next(self.server.generations), time.time())
+                self.server.buckets[bucket][key] = stored
+                tag = f"<ETag>{escape(stored.etag)}</ETag>"
+                answer = f"<CompleteMultipartUploadResult>{tag}</CompleteMultipartUploadResult>"
+                return self._answer(200, _described(stored), answer.encode())
+            if asked == ("DELETE", "uploadId"):
+                del self.server.uploads[name]
+                return self._answer(204)
+        return self._refuse(501, f"not known here: {self.command} {self.path}")
+
+    def _found(self, path: str) -> Stored | None:
+        bucket, _, key = path.removeprefix("/").partition("/")
+        return self.server.buckets.get(bucket, {}).get(key)
 
     def _put(self, objects: dict[str, Stored], key: str, body: bytes) -> None:
         wanted = self.headers.get("x-goog-if-generation-match")

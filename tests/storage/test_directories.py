@@ -9,20 +9,19 @@ import pytest
 from holdfast.storage.files.directory import Directory, LocalDirectory, TakesParts
 from holdfast.storage.objects import open_objects
 from holdfast.storage.objects.directory import ObjectDirectory, folders
-from servers.s3 import S3Server
+from servers.clouds import CLOUDS, new_address
 
 ODD = "state/0/0/my store/1.delta", "state/0/0/a%20b/1.delta", "state/0/0/grün#1/1.delta", "state/0/0/a+b=c/1.delta"
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(params=["local", "memory", *CLOUDS])
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
     if request.param == "local":
         return LocalDirectory(tmp_path / "work")
     if request.param == "memory":
         return ObjectDirectory(open_objects("memory://"), "place", "memory://place")
-    server: S3Server = request.getfixturevalue("s3_server")
-    objects = open_objects(f"s3://{server.new_bucket()}/work", options=server.options)
-    return ObjectDirectory(objects, "place", "s3a://bucket/wd/place")
+    url, options = new_address(request, request.param, "work")
+    return ObjectDirectory(open_objects(url, options=options), "place", f"{url}/place")
 
 
 def paths(directory: Directory) -> list[str]:

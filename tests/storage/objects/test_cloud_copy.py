@@ -6,16 +6,17 @@ import pytest
 
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.storage.objects import CloudObjects, open_objects
+from servers.clouds import CLOUDS, new_address
 from servers.s3 import READ_ONLY_KEY, S3Server
 
 
-@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["memory", *CLOUDS])
 def objects(request: pytest.FixtureRequest) -> CloudObjects:
     if request.param == "memory":
         found = open_objects("memory://")
     else:
-        server: S3Server = request.getfixturevalue("s3_server")
-        found = open_objects(f"s3://{server.new_bucket()}/below", options=server.options)
+        url, options = new_address(request, request.param, "below")
+        found = open_objects(url, options=options)
     assert isinstance(found, CloudObjects)
     return found
 

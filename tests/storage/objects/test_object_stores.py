@@ -13,9 +13,8 @@ from holdfast.errors import Unavailable
 from holdfast.storage.objects import LocalObjects, ObjectStore, open_objects
 from holdfast.testing.conformance.checkpoints.suite import Abilities, ObjectsConformance
 from places import DyingDisk
-from servers.gcs import GcsServer
+from servers.clouds import new_address
 from servers.hdfs import HdfsServer
-from servers.s3 import S3Server
 
 
 class TestLocal(ObjectsConformance):
@@ -52,29 +51,32 @@ class TestMemory(ObjectsConformance):
         return open_objects(self.url)
 
 
+class OnCloud(ObjectsConformance):
+    abilities = Abilities(leftovers=False)
+    scheme: str
+
+    @pytest.fixture(autouse=True)
+    def place(self, request: pytest.FixtureRequest) -> None:
+        self.url, self.options = new_address(request, self.scheme, "some/prefix")
+
+    def open(self) -> ObjectStore:
+        return open_objects(self.url, options=self.options)
+
+
 @pytest.mark.s3
-class TestS3(ObjectsConformance):
-    abilities = Abilities(leftovers=False)
-
-    @pytest.fixture(autouse=True)
-    def place(self, s3_server: S3Server) -> None:
-        self.url = f"s3://{s3_server.new_bucket()}/some/prefix"
-        self.options = s3_server.options
-
-    def open(self) -> ObjectStore:
-        return open_objects(self.url, options=self.options)
+class TestS3(OnCloud):
+    scheme = "s3"
 
 
-class TestGoogle(ObjectsConformance):
-    abilities = Abilities(leftovers=False)
+class TestGoogle(OnCloud):
+    """In `make test`, too: it needs nothing but this process, and seconds."""
 
-    @pytest.fixture(autouse=True)
-    def place(self, google: GcsServer) -> None:
-        self.url = f"gs://{google.new_bucket()}/some/prefix"
-        self.options = google.options
+    scheme = "gs"
 
-    def open(self) -> ObjectStore:
-        return open_objects(self.url, options=self.options)
+
+@pytest.mark.clouds
+class TestAzure(OnCloud):
+    scheme = "az"
 
 
 class TestHdfs(ObjectsConformance):

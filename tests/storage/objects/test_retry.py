@@ -125,6 +125,14 @@ def test_a_write_that_gets_through(script: list[object]) -> None:
     assert left == []
 
 
+def test_a_name_that_is_taken_on_azure_is_no_conflict_that_passes() -> None:
+    """Azure answers 409 where S3 and Google answer 412, and S3 answers 409 while two writes of a key are under way."""
+    left, write = replies(Taken(f"{status(409)} <Error><Code>BlobAlreadyExists</Code></Error>"), "tag")
+    with pytest.raises(Taken):
+        send(write, (Taken,), pause=lambda _: None)
+    assert left == ["tag"]
+
+
 def test_an_answer_is_raised_as_it_is() -> None:
     _, write = replies(Taken("412"))
     with pytest.raises(Taken):

@@ -401,4 +401,8 @@ def _version_in(found: Any) -> Version | None:
 
 def _as_info(meta: Any) -> ObjectInfo:
     version = meta.get("e_tag") or meta.get("version") or ""
+    if version and '"' not in version:
+        version = (
+            f'"{version}"'  # a listing of Azure leaves the quotes out: one object, one version, however it is asked
+        )
     return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp(), version)

@@ -27,6 +27,7 @@ Failure = Literal["not-sent", "refused", "unknown"]
 
 _STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})\b")
 _NEVER_CONNECTED = re.compile(r"legacy::Error\(\s*Connect,")  # a connection that was reset had been made before
+_TAKEN_ON_AZURE = "<Code>BlobAlreadyExists</Code>"
 _METADATA = re.compile(
     r"https?://[^/\s]+/(?:latest/api/token|latest/meta-data|computeMetadata/v1/|metadata/identity/oauth2/token)"
 )
@@ -68,10 +69,12 @@ def is_passing(error: Exception) -> bool:
     """Whether the service refused for now only, without having written anything.
 
     S3 answers 409 while another conditional write of the same key is under way: neither has won yet. 429 is too many
-    requests; Google Cloud Storage allows one write a second of the same object.
+    requests; Google Cloud Storage allows one write a second of the same object. Azure's 409 for a name that is taken is
+    final.
     """
-    status = _STATUS.search(str(error))
-    return status is not None and status[1] in ("409", "429")
+    text = str(error)
+    status = _STATUS.search(text)
+    return status is not None and status[1] in ("409", "429") and _TAKEN_ON_AZURE not in text
 
 
 def lacks_credentials(error: Exception) -> bool:
