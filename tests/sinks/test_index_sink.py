@@ -19,8 +19,8 @@ from holdfast.index import Index, SourceCheckpoint
 from holdfast.index.records import SCHEMA
 from holdfast.index.rows import columns_of, encoded
 from holdfast.sinks import IndexSink, RowsRefused, SinkProgress, index_rows
-from holdfast.sinks.index import epoch_of, sequence_of
-from holdfast.sinks.index_rows import RowCounts, count_rows, measured
+from holdfast.sinks.index import STAGED_AS, epoch_of, sequence_of
+from holdfast.sinks.index_rows import RowCounts, count_rows
 from holdfast.storage.kv.memory import MemoryStore
 from holdfast.storage.kv.rocksdb import RocksdbStore
 from holdfast.storage.kv.transaction import OVERHEAD
@@ -99,7 +99,7 @@ class TestSqlite(IndexPlace):
 
     def test_an_epoch_that_an_earlier_release_staged(self) -> None:
         descriptor = self.stage(A, delivery(1))
-        (self.area / descriptor["staged"] / "_columns.json").unlink()
+        (self.area / descriptor["staged"] / "_columns.json").rename(self.area / descriptor["staged"] / "_SUCCESS")
         self.sink.commit(descriptor, delivery(1))
         assert self.rows() == A
         with holdfast.open_index(self.url) as index:
@@ -253,15 +253,33 @@ class TestRocksdbOfOneMegabyte(SinkUnderTest):
         self.deliver(self.rows_of(LIMIT), delivery(1))
         assert len(list(self.index.results.scan())) == 4
 
-    def test_many_rows_are_measured_on_spark(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("exactly", [False, True])
+    def test_many_rows_are_measured_on_spark(self, monkeypatch: pytest.MonkeyPatch, exactly: bool) -> None:
         rows: list[Row] = [(1, "x"), (1, "y" * 50), (None, "z"), (22, "")]
         path = str(self.area)
-        encoded_rows = measured(encoded(self.frame(rows), ["id"], None))
-        encoded_rows.write.parquet(f"file://{path}")
-        here = count_rows(path, self.spark)
+        encoded(self.frame(rows), ["id"], None).write.options(**STAGED_AS).parquet(f"file://{path}")
+        here = count_rows(path, self.spark, exactly=exactly)
         monkeypatch.setattr(index_rows, "COUNTED_HERE", 1)
-        assert here == count_rows(path, self.spark)
-        assert here == RowCounts(4, 1, 2, 9, len(b'{"id":1,"name":""}') + 50, here.payload)
+        assert here == count_rows(path, self.spark, exactly=exactly)
+        values = [
+            f'{{"id":{number},"name":"{name}"}}' for number, name in ((1, "x"), (1, "y" * 50), ("null", "z"), (22, ""))
+        ]
+        keys = ['{"id":1}', '{"id":1}', '{"id":22}']
+        payload = len("".join(values + keys))
+        if exactly:
+            assert here == RowCounts(4, 1, 2, 9, len(values[1]), payload)
+        else:
+            assert (here.rows, here.nulls, here.distinct, here.longest) == (4, 1, 2, 9)
+            assert payload <= here.payload <= payload + 500
+            assert here.largest >= len("".join(values))
+
+    def test_the_size_of_values_that_were_stored_by_their_differences_is_not_guessed(self) -> None:
+        """Such a column may be far smaller than its values."""
+        rows: list[Row] = [(number, "x" * 5_000) for number in range(20)]
+        path = str(self.area)
+        options = STAGED_AS | {"parquet.writer.version": "v2"}
+        encoded(self.frame(rows), ["id"], None).write.options(**options).parquet(f"file://{path}")
+        assert count_rows(path, self.spark) == count_rows(path, self.spark, exactly=True)
 
 
 @pytest.mark.parametrize("arguments", [{"key": []}, {"key": ["a", "a"]}, {"key": "a", "delete": "a"}])

@@ -54,7 +54,12 @@ def problems(schema: StructType, key: Sequence[str], delete: str | None) -> list
 
 def encoded(frame: DataFrame, key: Sequence[str], delete: str | None) -> DataFrame:
     """The rows as columns `key` and `value`; a null value deletes its key."""
-    return frame.select(key_document(key).alias(KEY), value_document(frame.columns, delete).alias(VALUE))
+    return frame.select(*documents(frame.columns, key, delete))
+
+
+def documents(columns: Sequence[str], key: Sequence[str], delete: str | None) -> tuple[Column, Column]:
+    """The columns of `encoded`, which can be used for any frame that has these columns."""
+    return key_document(key).alias(KEY), value_document(columns, delete).alias(VALUE)
 
 
 def key_document(key: Sequence[str]) -> Column:

@@ -20,10 +20,10 @@ from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
 from holdfast.index.configuration import UNFINISHED
-from holdfast.index.rows import columns_of, encoded, problems
+from holdfast.index.rows import columns_of, documents, problems
 from holdfast.index.source_checkpoints import MAX_POSITION_BYTES
-from holdfast.sinks.index_refused_rows import Room, check_rows, conditions, same_key
-from holdfast.sinks.index_rows import count_rows, measured, staged_batches
+from holdfast.sinks.index_refused_rows import Room, check_rows, conditions, fits, same_key
+from holdfast.sinks.index_rows import count_rows, staged_batches
 from holdfast.sinks.sink import (
     EXACTLY_ONCE,
     Delivery,
@@ -40,11 +40,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-DONE = "_SUCCESS"
 COLUMNS = "_columns.json"
-"""The file with the columns of the staged rows. Earlier releases did not write it."""
-STAGED_AS = {"parquet.enable.dictionary": "false"}
-"""A dictionary would not help: keys and values are mostly distinct."""
+"""The file with the columns of the staged rows, written when all rows are there."""
+DONE = {COLUMNS, "_SUCCESS"}
+"""With either of these all rows are there. Earlier releases did not write `COLUMNS`, but let Spark write the other."""
+STAGED_AS = {
+    # A dictionary would not help: keys and values are mostly distinct.
+    "parquet.enable.dictionary": "false",
+    "compression": "lz4_raw",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
 PATIENCE = 20.0
 """Seconds to wait for an index that another process has open."""
 _EPOCH_BITS = 40
@@ -110,6 +115,7 @@ class IndexSink:
             local_path(staging or beside or _staging_of_this_user(self.address), code="sink.address")
         )
         self._seen: int | None = None
+        self._documents: dict[tuple[str, ...], tuple[Column, Column]] = {}
 
     def __repr__(self) -> str:
         return f"IndexSink({self.address!r}, key={self.key!r})"
@@ -180,6 +186,7 @@ class IndexSink:
                 unchanged="the index",
                 next_step="correct the query or the key, and start again",
             )
+        self._documents.clear()  # they belong to a Spark that may have ended
         self._check_staging_is_shared()
         self._check_owner(delivery)
         with sink_disk_errors(self._area.root, "the index"):
@@ -190,15 +197,17 @@ class IndexSink:
         unchanged = "everything that readers see"
         with sink_disk_errors(self._area.root, unchanged), self._area.new(delivery) as name:
             path = self._area.path(name)
-            write_rows(measured(encoded(frame, self.key, self.delete)), path, "parquet", options=STAGED_AS)
+            write_rows(self._encoded(frame), path, "parquet", options=STAGED_AS)
             columns = columns_of(frame.schema, self.delete).encode()
             self._area.write(name, COLUMNS, columns)
             # The disk syncs what the processor counts meanwhile.
             with ThreadPoolExecutor(1, thread_name_prefix="holdfast-sync") as thread:
                 sealed = thread.submit(contextvars.copy_context().run, self._area.seal, name)
                 with step("index.check-keys"):
-                    rows = count_rows(path, frame.sparkSession)
-                    check_rows(rows, self.key, self.address, self._room(delivery, len(columns)))
+                    rows, room = count_rows(path, frame.sparkSession), self._room(delivery, len(columns))
+                    if not fits(rows, room):
+                        rows = count_rows(path, frame.sparkSession, exactly=True)
+                    check_rows(rows, self.key, self.address, room)
                 sealed.result()
         return {"staged": name, "positions": delivery.positions}
 
@@ -241,6 +250,13 @@ class IndexSink:
             return SinkProgress()
         lineage, epoch = epoch_of(known)
         return SinkProgress(epoch if lineage == delivery.lineage else None, lineage)
+
+    def _encoded(self, frame: DataFrame) -> DataFrame:
+        """As `encoded`. The columns are made once per run: with their many calls of the JVM that takes 25 ms."""
+        columns = tuple(frame.columns)
+        if columns not in self._documents:
+            self._documents[columns] = documents(columns, self.key, self.delete)
+        return frame.select(*self._documents[columns])
 
     def _apply(
         self, index: Index, files: list[str], columns: str | None, sequence: int, positions: dict[str, str | None]
@@ -332,7 +348,7 @@ class IndexSink:
     def _staged_files(self, name: str, delivery: Delivery) -> list[str]:
         path = self._area.path(name)
         found = sorted(os.listdir(path)) if os.path.isdir(path) else []
-        if DONE not in found:  # Spark writes it last: without it some files may be missing
+        if DONE.isdisjoint(found):  # some files may be missing
             raise self._area.gone(name, delivery)
         return [os.path.join(path, entry) for entry in found if entry.endswith(".parquet")]
 

@@ -57,13 +57,18 @@ class Room(msgspec.Struct, frozen=True):
     payload: int = 0
 
 
+def fits(rows: RowCounts, room: Room) -> bool:
+    """Whether the rows are small enough, one by one and together."""
+    return rows.largest <= MAX_VALUE_BYTES and (room.limit is None or _size(rows, room) <= room.limit)
+
+
 def check_rows(rows: RowCounts, key: Sequence[str], address: str, room: Room) -> None:
     """`RowsRefused` for rows that the index would otherwise refuse in `commit`, after the epoch is decided."""
     columns = ", ".join(key)
     next_step = "aggregate or deduplicate by the key in the query, and keep it short and without nulls"
     kind: type[RowsRefused] = RowsRefused
     problem = None
-    size = transaction_size(rows.rows + room.changes, rows.payload + room.payload)
+    size = _size(rows, room)
     if rows.nulls:
         problem = f"there are rows in which {columns} is null"
     elif rows.distinct < rows.rows:
@@ -86,6 +91,10 @@ def check_rows(rows: RowCounts, key: Sequence[str], address: str, room: Room) ->
         raise kind(
             f"The index does not take these rows: {problem}.", about=address, unchanged="the index", next_step=next_step
         )
+
+
+def _size(rows: RowCounts, room: Room) -> int:
+    return transaction_size(rows.rows + room.changes, rows.payload + room.payload)
 
 
 def _mebibytes(size: int) -> str:
