@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,8 +12,7 @@ import msgspec
 from holdfast.index.rows import KEY, VALUE
 
 if TYPE_CHECKING:
-    from pyarrow import Table
-    from pyarrow.parquet import FileMetaData
+    from pyarrow.parquet import FileMetaData, ParquetFile
     from pyspark.sql import SparkSession
 
 BATCH_ROWS = 1 << 14
@@ -34,16 +33,23 @@ class RowCounts(msgspec.Struct, frozen=True):
     longest: int = 0
     """The length of the longest key."""
     largest: int = 0
-    """The length of the largest value, or a little more than all values together."""
+    """The length of the largest value: an upper bound unless counted exactly."""
     payload: int = 0
-    """The length of all keys and values, or a little more."""
+    """The length of all keys and values: an upper bound unless counted exactly."""
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """Of values, in bytes."""
+
+    largest: int
+    total: int
 
 
 def count_rows(path: str, spark: SparkSession, *, exactly: bool = False) -> RowCounts:
     """Count the rows in all parquet files of a directory.
 
     Values are not read: the files' metadata tell how large they are at most, which is enough as long as that is less
-    than an index takes. `exactly` reads them.
+    than an index takes. `exactly` reads them, a few at a time.
     """
     from pyarrow.parquet import ParquetFile
 
@@ -53,44 +59,52 @@ def count_rows(path: str, spark: SparkSession, *, exactly: bool = False) -> RowC
         rows = sum(file.metadata.num_rows for file in files)
         if not rows:
             return RowCounts()
-        values = None if exactly else _size_at_most([file.metadata for file in files])
+        sizes = None if exactly else _sizes_at_most([file.metadata for file in files])
         if rows <= COUNTED_HERE:
-            columns = [KEY] if values is not None else [KEY, VALUE]
-            return _count_here([file.read(columns) for file in files], values)
-    return _count_on_spark(path, spark, values)
+            return _count_here(files, sizes or _sizes_of(files))
+    return _count_on_spark(path, spark, sizes)
 
 
-def _size_at_most(metadata: Sequence[FileMetaData]) -> int | None:
-    """More bytes than all values have together; None if their encoding does not tell."""
+def _sizes_at_most(metadata: Sequence[FileMetaData]) -> Sizes | None:
+    """Upper bounds from the metadata: a value is in one row group. None if the encoding of the values does not tell."""
     groups = (one.row_group(number) for one in metadata for number in range(one.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))
     values = [column for column in columns if column.path_in_schema == VALUE]
     if any(not WHOLE.issuperset(column.encodings) for column in values):
         return None
-    return sum(column.total_uncompressed_size for column in values)
+    sizes = [column.total_uncompressed_size for column in values]
+    return Sizes(max(sizes, default=0), sum(sizes))
 
 
-def _count_here(tables: list[Table], values: int | None) -> RowCounts:
+def _sizes_of(files: Iterable[ParquetFile]) -> Sizes:
+    from pyarrow import compute
+
+    largest = total = 0
+    for file in files:
+        for batch in file.iter_batches(_batch_rows(file), columns=[VALUE]):
+            values: Any = batch.column(0)
+            lengths = compute.binary_length(values).cast("int64")
+            largest = max(largest, compute.max(lengths).as_py() or 0)
+            total += compute.sum(lengths).as_py() or 0
+    return Sizes(largest, total)
+
+
+def _count_here(files: Iterable[ParquetFile], sizes: Sizes) -> RowCounts:
     import pyarrow
     from pyarrow import compute
 
-    table = pyarrow.concat_tables(tables)
-    keys = table.column(KEY)
+    keys = pyarrow.concat_tables([file.read([KEY]) for file in files]).column(0)
     lengths = compute.binary_length(keys)
-    largest = payload = values or 0
-    if values is None:
-        sizes = compute.binary_length(table.column(VALUE)).cast("int64")
-        largest, payload = compute.max(sizes).as_py() or 0, compute.sum(sizes).as_py() or 0
-    payload += compute.sum(lengths).as_py() or 0
     distinct, longest = compute.count_distinct(keys).as_py(), compute.max(lengths).as_py() or 0
-    return RowCounts(table.num_rows, keys.null_count, distinct, longest, largest, payload)
+    payload = sizes.total + (compute.sum(lengths).as_py() or 0)
+    return RowCounts(len(keys), keys.null_count, distinct, longest, sizes.largest, payload)
 
 
-def _count_on_spark(path: str, spark: SparkSession, values: int | None) -> RowCounts:
+def _count_on_spark(path: str, spark: SparkSession, sizes: Sizes | None) -> RowCounts:
     from pyspark.sql import functions as f
 
     length = f.octet_length(KEY)
-    size = f.octet_length(VALUE).cast("bigint") if values is None else f.lit(0).cast("bigint")
+    size = f.octet_length(VALUE).cast("bigint") if sizes is None else f.lit(0).cast("bigint")
     per_key = (
         spark.read.parquet(f"file://{path}")
         .groupBy(KEY)
@@ -101,10 +115,9 @@ def _count_on_spark(path: str, spark: SparkSession, values: int | None) -> RowCo
     counted = per_key.agg(f.sum("rows"), nulls, f.count(KEY), f.max(length), keys, f.max("largest"), f.sum("values"))
     found = counted.first()
     assert found is not None
-    rows, null, distinct, longest, keys_size, largest, values_size = (int(value or 0) for value in found)
-    if values is not None:
-        largest = values_size = values
-    return RowCounts(rows, null, distinct, longest, largest, keys_size + values_size)
+    rows, null, distinct, longest, of_keys, largest, of_values = (int(value or 0) for value in found)
+    sizes = sizes or Sizes(largest, of_values)
+    return RowCounts(rows, null, distinct, longest, sizes.largest, of_keys + sizes.total)
 
 
 def staged_batches(path: str) -> Iterator[tuple[list[Any], list[Any]]]:
@@ -112,8 +125,12 @@ def staged_batches(path: str) -> Iterator[tuple[list[Any], list[Any]]]:
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
-        size = max(1, sum(group.total_byte_size for group in groups))
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES * file.metadata.num_rows // size))
-        for batch in file.iter_batches(rows, columns=[KEY, VALUE]):
+        for batch in file.iter_batches(_batch_rows(file), columns=[KEY, VALUE]):
             yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
+
+
+def _batch_rows(file: ParquetFile) -> int:
+    """How many rows of a file are read at a time."""
+    groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+    size = max(1, sum(group.total_byte_size for group in groups))
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * file.metadata.num_rows // size))
