@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 
 import msgspec
@@ -10,19 +9,19 @@ import msgspec
 from holdfast.base.jvm import default_parallelism
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore, Lease
-from holdfast.checkpoints.heartbeat import read_heartbeat
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, code_of
 from holdfast.pipeline.dead_letters import DeadLetterSink, check_view
 from holdfast.pipeline.definition import VERSION, PipelineDefinition, PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator
-from holdfast.pipeline.heartbeat import HeartbeatThread, takeover
+from holdfast.pipeline.heartbeat import HeartbeatThread
 from holdfast.pipeline.query.plan import describe_query
 from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.recovery import apply, observe, observe_workdir, recover_sinks
 from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_start, plan_recovery
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
+from holdfast.pipeline.takeover import announce_takeover
 from holdfast.pipeline.workdir.executor_probe import check_executor_versions, check_executors_see
 from holdfast.pipeline.workdir.file_manager import check_file_manager
 from holdfast.pipeline.workdir.pack import packing_for
@@ -166,18 +165,8 @@ def take_over(store: CheckpointStore, workdir: Workdir, pipeline: str) -> Claim:
     store.check_lease()
     lease = store.claim(recheck_after=1.0)
     first_id = store.next_id(saved_only=True)
-    _announce_takeover(store, lease, pipeline)
+    announce_takeover(store, lease, pipeline)
     return Claim(lease, first_id, workdir.fenced(lease.generation, store.check_lease))
-
-
-def _announce_takeover(store: CheckpointStore, lease: Lease, pipeline: str) -> None:
-    last = None
-    with contextlib.suppress(HoldfastError):  # only a word less is said
-        last = read_heartbeat(store.objects)
-    if found := takeover(lease, last):
-        text, is_alive = found
-        log.log(logging.WARNING if is_alive else logging.INFO, "%s: %s", pipeline, text, extra={"is_told": True})
-        tell(Notice(pipeline, text, "warning" if is_alive else "info"))
 
 
 # 3. Observe
