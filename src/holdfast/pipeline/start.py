@@ -22,7 +22,8 @@ from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_sta
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
 from holdfast.pipeline.takeover import announce_takeover
-from holdfast.pipeline.workdir.executor_probe import check_executor_versions, check_executors_see
+from holdfast.pipeline.workdir.executor_probe import check_executors_see
+from holdfast.pipeline.workdir.executor_versions import check_executor_versions
 from holdfast.pipeline.workdir.file_manager import check_file_manager
 from holdfast.pipeline.workdir.pack import packing_for
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
