@@ -26,7 +26,7 @@ from holdfast.testing.faults.proxy import FaultyProxy, LostReply, Request, Statu
 from servers.s3 import S3Server, options_for
 
 pytestmark = pytest.mark.s3
-WORKS = f"{Path(__file__).parent / 'sink_works.py'}"
+WORKS = f"{Path(__file__).parents[1] / 'sink_works.py'}"
 
 
 @pytest.fixture(scope="module")

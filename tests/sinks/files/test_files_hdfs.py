@@ -30,7 +30,7 @@ from servers.hdfs import HdfsServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORKS = f"{Path(__file__).parent / 'sink_works.py'}"
+WORKS = f"{Path(__file__).parents[1] / 'sink_works.py'}"
 
 
 class OnHdfs:
