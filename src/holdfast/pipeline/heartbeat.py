@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from holdfast.checkpoints.heartbeat import EVERY, Heartbeat, RunState, beat
 from holdfast.checkpoints.lease import Lease
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import Fenced, HoldfastError, code_of
 from holdfast.storage.objects.store import ObjectStore
 
 log = logging.getLogger("holdfast.spark")
@@ -49,6 +50,16 @@ class HeartbeatThread:
 
     def start(self) -> None:
         self._thread.start()
+
+    @contextlib.contextmanager
+    def during_start(self) -> Iterator[None]:
+        """Write heartbeats from now on. If the block raises, the last one says so; else the query's run writes it."""
+        self.start()
+        try:
+            yield
+        except BaseException as error:
+            self.stop(("failed", code_of(error)))
+            raise
 
     def follow(self, state: Callable[[], End]) -> None:
         """Ask `state` before each heartbeat, so that the end of a query shows even if nobody awaits it."""

@@ -10,7 +10,7 @@ from holdfast.base.jvm import default_parallelism
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore, Lease
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, code_of
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
 from holdfast.pipeline.dead_letters import DeadLetterSink, check_view
 from holdfast.pipeline.definition import VERSION, PipelineDefinition, PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator
@@ -51,36 +51,18 @@ class Claim(msgspec.Struct, frozen=True):
 def start(prepared: PreparedPipeline) -> QueryRun:
     """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there.
 
-    Every stage can be repeated: after a crash between two stages the next start runs all of them again.
+    `preflight` comes first: `Run` calls it once, and then this function again at each restart. Every stage can be
+    repeated: after a crash between two stages the next start runs all of them again.
     """
     definition = prepared.definition
     claim = take_over(definition.store, definition.workdir, definition.name)
     heartbeat = HeartbeatThread(definition.store.objects, claim.lease)
-    heartbeat.start()
-    try:
-        return _recover_and_run(prepared, claim, heartbeat)
-    except BaseException as error:
-        heartbeat.stop(("failed", code_of(error)))
-        raise
-
-
-def _recover_and_run(prepared: PreparedPipeline, claim: Claim, heartbeat: HeartbeatThread) -> QueryRun:
-    definition = prepared.definition
-    seen = _observe(definition, claim)
-    plan = _plan(seen, prepared)
-    _announce(plan, definition.name)
-    snapshotter = _snapshotter(prepared, claim)
-    newest = apply(
-        plan,
-        seen,
-        definition=definition,
-        workdir=claim.workdir,
-        generation=claim.generation,
-        snapshotter=snapshotter,
-    )
-    if warning := check_executors_see(claim.workdir, definition.frame.sparkSession):
-        _tell_warning(definition.name, warning)
-    return _run(prepared, plan, claim, snapshotter, newest, heartbeat)
+    with heartbeat.during_start():
+        seen = _observe(definition, claim)
+        plan = _plan(seen, prepared)
+        _announce(plan, definition.name)
+        snapshotter, newest = _apply(plan, seen, prepared, claim)
+        return _run(prepared, plan, claim, snapshotter, newest, heartbeat)
 
 
 # 1. Preflight: what can be refused while another driver may be at work
@@ -206,14 +188,29 @@ def _announce(plan: RecoveryPlan, pipeline: str) -> None:
         tell(Notice(pipeline, sentence))
 
 
-# 5. Apply: recovery.apply
+# 5. Apply
 
 
-def _snapshotter(prepared: PreparedPipeline, claim: Claim) -> WorkdirSnapshotter:
+def _apply(
+    plan: RecoveryPlan, seen: Observation, prepared: PreparedPipeline, claim: Claim
+) -> tuple[WorkdirSnapshotter, CheckpointManifest | None]:
+    """What will take the snapshots of the workdir, and the newest checkpoint as it is after `recovery.apply`."""
     definition = prepared.definition
-    packing = packing_for(definition.frame.sparkSession, definition.access)
-    is_stateful = bool(prepared.description.state)
-    return WorkdirSnapshotter(claim.workdir, definition.store, packing, is_stateful=is_stateful)
+    snapshotter = WorkdirSnapshotter(
+        claim.workdir,
+        definition.store,
+        packing_for(definition.frame.sparkSession, definition.access),
+        is_stateful=bool(prepared.description.state),
+    )
+    newest = apply(
+        plan,
+        seen,
+        definition=definition,
+        workdir=claim.workdir,
+        generation=claim.generation,
+        snapshotter=snapshotter,
+    )
+    return snapshotter, newest
 
 
 # 6. Run
@@ -228,6 +225,8 @@ def _run(
     heartbeat: HeartbeatThread,
 ) -> QueryRun:
     definition = prepared.definition
+    if warning := check_executors_see(claim.workdir, definition.frame.sparkSession):
+        _tell_warning(definition.name, warning)
     _check_replayed_tables(definition, plan, newest)
     resumed = newest if plan.checkpoint_id is not None else None
     coordinator = EpochCoordinator(
