@@ -35,6 +35,9 @@ PERMANENT = [
     unavailable("workdir.disk", PermissionError(errno.EACCES, "Permission denied")),
     unavailable("sink.disk", OSError(errno.EROFS, "Read-only file system")),
     unavailable("sink.disk", RuntimeError(f"{JAVA}java.io.IOException: Mkdirs failed to create file:/out/_staged")),
+    unavailable("cloud.expired"),
+    unavailable("cloud.clock"),
+    unavailable("cloud.region"),
     NotFound("There is no bucket.", code="bucket.not-found"),
     AnalysisException("[UNRESOLVED_COLUMN] A column cannot be resolved"),
     RuntimeError(
@@ -76,6 +79,9 @@ def test_a_failure_that_may_pass_is_not_permanent(error: Exception) -> None:
         ("Traceback\nModuleNotFoundError: No module named 'geohash'", Invalid, "executor.package"),
         ("x: java.nio.file.AccessDeniedException: s3a://bucket/x", Unavailable, "spark.denied"),
         ("Bucket does not exist", NotFound, "spark.no-bucket"),
+        ("x: AWSBadRequestException: open s3a://bucket/x: ExpiredToken (Service: S3)", Unavailable, "cloud.expired"),
+        ("x: AccessDeniedException: s3a://bucket/x: RequestTimeTooSkewed: 403", Unavailable, "cloud.clock"),
+        ("x: AWSRedirectException: s3a://bucket/x: 301", Unavailable, "cloud.region"),
     ],
 )
 def test_what_is_said_of_an_error_of_sparks(text: str, kind: type[HoldfastError], code: str) -> None:

@@ -9,11 +9,15 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable, one_line
+from holdfast.storage.objects.refusals import refusal_in
 
 _CODES = {
     "bucket.not-found",
+    "cloud.clock",
     "cloud.credentials",
     "cloud.denied",
+    "cloud.expired",
+    "cloud.region",
     "disk.denied",
     "disk.no-links",
     "disk.not-a-directory",
@@ -24,6 +28,7 @@ _CODES = {
 _NUMBERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 """Of the system's errors behind one of Holdfast's."""
 
+_UNCHANGED = "every checkpoint, and every sink up to the last epoch that was decided"
 _ANALYSIS = re.compile(r"\bAnalysisException\b")
 
 
@@ -86,12 +91,20 @@ def explained(error: BaseException) -> HoldfastError | None:
     if isinstance(error, HoldfastError):
         return None
     for found in _causes(error):
+        text = str(found)
+        if refusal := refusal_in(text):
+            return Unavailable(
+                f"Object storage refuses Spark's requests: {one_line(_line_with(refusal.words, text) or text)}",
+                code=refusal.code,
+                unchanged=_UNCHANGED,
+                next_step=refusal.next_step,
+            )
         for words in _WORDS:
-            if line := _line_with(words.pattern, str(found)):
+            if line := _line_with(words.pattern, text):
                 return words.kind(
                     f"{words.message}: {one_line(line)}",
                     code=words.code,
-                    unchanged="every checkpoint, and every sink up to the last epoch that was decided",
+                    unchanged=_UNCHANGED,
                     next_step=words.next_step,
                 )
     return None
@@ -105,7 +118,7 @@ def _is_permanent(error: BaseException) -> bool:
     text = str(error)
     if type(error).__name__ == "AnalysisException" or _ANALYSIS.search(text):
         return True
-    return any(words.pattern.search(text) for words in _WORDS)
+    return refusal_in(text) is not None or any(words.pattern.search(text) for words in _WORDS)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
