@@ -81,6 +81,7 @@ def test_a_failure_that_may_pass_is_not_permanent(error: Exception) -> None:
         ("Bucket does not exist", NotFound, "spark.no-bucket"),
         ("x: AWSBadRequestException: open s3a://bucket/x: ExpiredToken (Service: S3)", Unavailable, "cloud.expired"),
         ("x: AccessDeniedException: s3a://bucket/x: RequestTimeTooSkewed: 403", Unavailable, "cloud.clock"),
+        ("x: AWSBadRequestException: getFileStatus on s3a://bucket/x: Bad Request", Unavailable, "spark.bad-request"),
         ("x: AWSRedirectException: s3a://bucket/x: 301", Unavailable, "cloud.region"),
     ],
 )

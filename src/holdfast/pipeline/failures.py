@@ -68,6 +68,13 @@ _WORDS = (
         next_step="check the address, or create the bucket",
     ),
     _Words(
+        re.compile(r"AWSBadRequestException"),
+        Unavailable,
+        code="spark.bad-request",
+        message="Object storage does not take Spark's requests, and does not say why",
+        next_step="check whether the credentials have expired, and whether the bucket is in the region that is set",
+    ),
+    _Words(
         re.compile(
             r"AccessDenied|AccessControlException|Permission denied|Mkdirs failed to create|Read-only file system"
             r"|\b403 Forbidden|[Ss]tatus [Cc]ode:? 403|InvalidAccessKeyId|SignatureDoesNotMatch|NoAuthWithAWS"

@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.pipeline.failures import is_permanent
 from holdfast.storage.objects import ObjectStore, open, open_objects, retry
-from holdfast.testing.faults.proxy import FaultyProxy, Status
+from holdfast.testing.faults.proxy import FaultyProxy, LostReply, Status, once
 from servers.s3 import S3Server, options_for
 
 
@@ -74,6 +74,18 @@ def test_a_deletion_that_is_denied_in_an_answer_without_a_fault(proxy: FaultyPro
     with pytest.raises(Unavailable, match="Access Denied") as caught:
         through.delete(["a", "b"])
     assert caught.value.code == "cloud.denied"
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("act", ACTS)
+def test_a_lost_reply_is_asked_for_again(s3_server: S3Server, act: str) -> None:
+    """Also that of a bulk deletion, which obstore does not repeat."""
+    address = f"s3://{s3_server.new_bucket()}/store"
+    open_objects(address, options=s3_server.options).create("b" if act == "create" else "a", [b"1"])
+    with FaultyProxy(s3_server.endpoint) as proxy:
+        proxy.script = once(LostReply(reset=True))
+        ACTS[act](open_objects(address, options=options_for(proxy.endpoint)))
+        assert len(proxy.requests) > 1
 
 
 class TestSlowDown:

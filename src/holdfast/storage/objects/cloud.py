@@ -20,7 +20,7 @@ from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
 from holdfast.storage.objects.keys import check_key, check_prefix
 from holdfast.storage.objects.refusals import is_denied, refusal_in, said_by_service
-from holdfast.storage.objects.retry import Unanswered, lacks_credentials, patiently, send
+from holdfast.storage.objects.retry import Unanswered, lacks_credentials, patiently, send, until_answered
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
@@ -242,7 +242,7 @@ class CloudObjects:
             self._written.pop(key, None)
         if doomed:
             with step("object.delete", keys=len(doomed)), self._explained(doomed[0], writing=True):
-                patiently(lambda: self._delete_all(doomed))
+                until_answered(lambda: self._delete_all(doomed))
 
     def leftovers(self, prefix: str = "") -> Listing:
         """Always empty: a conditional write is one request, and leaves nothing when it fails."""

@@ -91,6 +91,11 @@ def is_throttled(error: Exception) -> bool:
     return (status is not None and status[1] == "429") or _SLOW_DOWN.search(str(error)) is not None
 
 
+def is_lost(error: Exception) -> bool:
+    """Whether a request got no answer, though it may have arrived."""
+    return failure_of(error) == "unknown" and _STATUS.search(str(error)) is None
+
+
 def patiently(ask: Callable[[], T], *, pause: Callable[[float], None] = time.sleep) -> T:
     """The result of `ask`, which can be repeated without harm; called again while the service is only busy."""
     for seconds in SLOWER:
@@ -101,6 +106,18 @@ def patiently(ask: Callable[[], T], *, pause: Callable[[float], None] = time.sle
                 raise
         _slow_down(seconds, pause)
     return ask()
+
+
+def until_answered(ask: Callable[[], T], *, pause: Callable[[float], None] = time.sleep) -> T:
+    """As `patiently`, and called again a few times if the reply is lost: for what obstore itself does not repeat."""
+    for number in range(TRIES - 1):
+        try:
+            return patiently(ask, pause=pause)
+        except Exception as error:
+            if not is_lost(error):
+                raise
+        pause(FIRST_PAUSE * 2**number)
+    return patiently(ask, pause=pause)
 
 
 def _slow_down(seconds: float, pause: Callable[[float], None]) -> None:
