@@ -30,6 +30,7 @@ PERMANENT = [
     unavailable("cloud.credentials"),
     unavailable("cloud.denied"),
     unavailable("disk.denied"),
+    unavailable("hdfs.denied"),
     unavailable("disk.read-only"),
     unavailable("disk.not-a-directory"),
     unavailable("workdir.disk", PermissionError(errno.EACCES, "Permission denied")),
@@ -95,6 +96,39 @@ def test_what_is_said_of_an_error_of_sparks(text: str, kind: type[HoldfastError]
     assert "\n" not in told.message
     wanted = {"state.not-compatible": "It differs", "executor.package": "'geohash'"}.get(code, "")
     assert wanted in told.message
+
+
+STORAGE = [
+    (
+        "CANNOT_COMMIT: Error writing state store files\nCaused by: org.apache.hadoop.ipc.RemoteException(java.io."
+        "IOException): File /w/.3.delta could only be written to 0 of the 1 minReplication nodes.",
+        "hdfs.full",
+    ),
+    (f"{JAVA}org.apache.hadoop.hdfs.server.namenode.SafeModeException: Cannot create /w.", "hdfs.safe-mode"),
+    (
+        "Call From vm/127.0.0.1 to localhost:1 failed on connection exception: java.net.ConnectException: Connection "
+        "refused; For more details see:  http://wiki.apache.org/hadoop/ConnectionRefused",
+        "hdfs.unreachable",
+    ),
+    (
+        "getFileStatus on s3a://bucket/w/offsets/2: software.amazon.awssdk.core.exception.SdkClientException: Unable "
+        "to execute HTTP request: The target server failed to respond (SDK Attempt Count: 6)\n=== Streaming Query ===",
+        "spark.unavailable",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), STORAGE, ids=[code for _, code in STORAGE])
+def test_storage_that_does_not_serve_spark_is_tried_again(text: str, code: str) -> None:
+    error = RuntimeError(text)
+    told = explained(error)
+    assert isinstance(told, Unavailable)
+    assert told.code == code
+    assert told.unchanged
+    assert told.next_step
+    told.__cause__ = error
+    assert is_passing(told)
+    assert not is_permanent(told)
 
 
 def test_an_error_that_says_all_is_raised_as_it_is() -> None:

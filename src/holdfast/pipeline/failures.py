@@ -1,4 +1,4 @@
-"""Failures that starting again cannot help: denied, missing, or at odds with the query. Pure."""
+"""Failures of Spark in words, and those that starting again cannot help: denied, missing, at odds with the query."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable, one_line
+from holdfast.storage.objects.hdfs_errors import explained_text
 from holdfast.storage.objects.refusals import refusal_in
 
 _CODES = {
@@ -22,6 +23,8 @@ _CODES = {
     "disk.no-links",
     "disk.not-a-directory",
     "disk.read-only",
+    "hdfs.denied",
+    "hdfs.not-a-directory",
 }
 """Of Holdfast's own errors, those whose kind alone (`Unavailable`) would say that trying again may help."""
 
@@ -29,6 +32,16 @@ _NUMBERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 """Of the system's errors behind one of Holdfast's."""
 
 _UNCHANGED = "every checkpoint, and every sink up to the last epoch that was decided"
+_CLOUD_TROUBLE = re.compile(
+    r"Unable to execute HTTP request|HttpChannelEOFException|AWSClientIOException|AWSServiceIOException"
+    r"|AWSStatus500Exception|AWSServiceThrottledException"
+)
+_HDFS_TROUBLE = re.compile(
+    r"could only be (?:written|replicated) to|SafeModeException|in safe mode|StandbyException|QuotaExceeded"
+    r"|wiki\.apache\.org/hadoop/"
+)
+"""What Hadoop's clients say of storage that does not do its part for now: of the workdir, a sink, or the source."""
+
 _ANALYSIS = re.compile(r"\bAnalysisException\b")
 
 
@@ -94,9 +107,14 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def explained(error: BaseException) -> HoldfastError | None:
-    """Holdfast's error for a permanent failure of Spark's; None if it needs none or is Holdfast's already."""
+    """Holdfast's error for a permanent failure of Spark's, or for one of its storage; None if it needs none or is
+    Holdfast's already."""
     if isinstance(error, HoldfastError):
         return None
+    return _permanent(error) or _of_storage(error)
+
+
+def _permanent(error: BaseException) -> HoldfastError | None:
     for found in _causes(error):
         text = str(found)
         if refusal := refusal_in(text):
@@ -114,6 +132,20 @@ def explained(error: BaseException) -> HoldfastError | None:
                     unchanged=_UNCHANGED,
                     next_step=words.next_step,
                 )
+    return None
+
+
+def _of_storage(error: BaseException) -> HoldfastError | None:
+    for found in _causes(error):
+        if line := _line_with(_HDFS_TROUBLE, str(found)):
+            return explained_text(f"Spark is not served by HDFS: {one_line(line)}", line, unchanged=_UNCHANGED)
+        if line := _line_with(_CLOUD_TROUBLE, str(found)):
+            return Unavailable(
+                f"Spark does not reach object storage: {one_line(line)}",
+                code="spark.unavailable",
+                unchanged=_UNCHANGED,
+                next_step="start again when the service answers",
+            )
     return None
 
 
