@@ -17,7 +17,7 @@ from obstore import exceptions as cloud_errors
 
 from holdfast.base.addresses import scheme_of
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable, one_line
 from holdfast.storage.objects.keys import check_key, check_prefix
 from holdfast.storage.objects.refusals import is_denied, refusal_in, said_by_service
 from holdfast.storage.objects.retry import Unanswered, lacks_credentials, patiently, send, until_answered
@@ -32,6 +32,11 @@ _ABSENT = (cloud_errors.NotFoundError, FileNotFoundError)
 _TAKEN = (cloud_errors.AlreadyExistsError, FileExistsError)
 _CHANGED = (*_ABSENT, cloud_errors.PreconditionError)
 _REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedError, PermissionError)
+_NO_KEYS = "External AWS credential provider: "
+NO_KEYS = (
+    "set spark.hadoop.fs.s3a.access.key and spark.hadoop.fs.s3a.secret.key, or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, or give the machine a role"
+)
 _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT to the path of a key, or give the option "
     "google_service_account",
@@ -378,6 +383,15 @@ class CloudObjects:
                 about=about,
                 unchanged="the store",
                 next_step=f"set {_CREDENTIALS[_KIND.get(scheme, scheme)]}",
+            )
+        if _NO_KEYS in str(error):
+            why = str(error).partition(_NO_KEYS)[2].partition("\n\nDebug")[0].partition(": ")[2]
+            return Unavailable(
+                f"No credentials could be got: {one_line(why)}.",
+                code="cloud.unavailable" if self._was_answered else "cloud.credentials",
+                about=about,
+                unchanged="everything that was acknowledged before" if writing else "the store",
+                next_step="try again when they can be got" if self._was_answered else NO_KEYS,
             )
         message = f"Could not {'write' if writing else 'read'} {about}: {said_by_service(error)}."
         unchanged = "everything that was acknowledged before" if writing else "the store"
