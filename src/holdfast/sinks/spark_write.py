@@ -12,6 +12,7 @@ from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable, one_line
 from holdfast.sinks.sink import RowsRefused
 from holdfast.storage.objects.hdfs_errors import explained_text
+from holdfast.storage.objects.refusals import refusal_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -132,6 +133,14 @@ def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:
         )
     if not _is_of(path, text):
         return None
+    if refusal := refusal_in(text):
+        return Unavailable(
+            f"Spark could not write to object storage: {shown}",
+            code=refusal.code,
+            about=path,
+            unchanged="everything that readers see",
+            next_step=refusal.next_step,
+        )
     is_denied = any(words in text for words in CLOUD_DENIED)
     if is_denied or any(words in text for words in CLOUD_TROUBLE):
         return Unavailable(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from holdfast.errors import HoldfastError, NotFound, Unavailable, one_line
+from holdfast.errors import HoldfastError, NotFound, Unavailable
+from holdfast.storage.objects.refusals import is_denied, refusal_in, said_by_service
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_REPLY = re.compile(r"<Code>(?P<code>[^<]*)</Code>(?:\s*<Message>(?P<message>[^<]*)</Message>)?")
-_DENIED = ("403 Forbidden", "401 Unauthorized", "lacked the necessary privileges")
 
 
 def service_error(error: BaseException, address: str, unchanged: str) -> HoldfastError:
@@ -30,11 +29,18 @@ def service_error(error: BaseException, address: str, unchanged: str) -> Holdfas
             unchanged=unchanged,
             next_step="set them in Spark's settings or in the environment, or give storage_options=",
         )
-    denied = any(words in text for words in _DENIED)
-    reply = _REPLY.search(text)
-    said = f"{reply['code']}: {reply['message'] or ''}".rstrip(": ") if reply else one_line(text)
+    said = f"{said_by_service(text)}."
+    if refusal := refusal_in(text):
+        return Unavailable(
+            f"{address} refused a request: {said}",
+            code=refusal.code,
+            about=address,
+            unchanged=unchanged,
+            next_step=refusal.next_step,
+        )
+    denied = is_denied(text)
     return Unavailable(
-        f"{address} {'refused a request' if denied else 'did not answer'}: {said.rstrip('.')}.",
+        f"{address} {'refused a request' if denied else 'did not answer'}: {said}",
         code="cloud.denied" if denied else "cloud.unavailable",
         about=address,
         unchanged=unchanged,

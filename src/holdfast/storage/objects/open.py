@@ -11,7 +11,7 @@ import obstore
 from obstore.store import MemoryStore, from_url
 
 from holdfast.base.addresses import CLOUD_SCHEMES, HDFS_SCHEME, is_local, local_path, scheme_of, without_secrets
-from holdfast.errors import Invalid, one_line
+from holdfast.errors import HoldfastError, Invalid, one_line
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects
 from holdfast.storage.objects.retry import check_release
@@ -113,7 +113,11 @@ def keys_without_token(options: Mapping[str, str]) -> Credentials | None:
 
 def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
     def provide() -> dict[str, Any]:
-        return {"token": None, **credentials(), "expires_at": datetime.now(UTC) + RENEWED_AFTER}
+        try:
+            keys = credentials()
+        except HoldfastError as error:
+            raise RuntimeError(error.message) from error  # obstore keeps no more of it than its text
+        return {"token": None, **keys, "expires_at": datetime.now(UTC) + RENEWED_AFTER}
 
     return provide
 

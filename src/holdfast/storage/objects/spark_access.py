@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.base.addresses import HDFS_SCHEME, is_cloud, scheme_of, spark_address
+from holdfast.base.addresses import HDFS_SCHEME, is_cloud, scheme_of, spark_address, without_secrets
 from holdfast.base.hadoop_settings import needs_connector, store_options
 from holdfast.base.jvm import active_session, connector_credentials, hadoop_setting
+from holdfast.errors import Unavailable, one_line
+from holdfast.storage.objects.cloud import NO_KEYS
 from holdfast.storage.objects.open import Credentials, open_objects
 from holdfast.storage.objects.store import ObjectStore
 
@@ -50,7 +52,21 @@ def spark_access(spark: SparkSession, address: str, options: Mapping[str, str] |
     found = store_options(address, setting) or None
     if not needs_connector(address, setting):
         return Access(address, found)
-    return Access(address, found, lambda: connector_credentials(spark, spark_address(address)))
+    return Access(address, found, lambda: _connector_keys(spark, address))
+
+
+def _connector_keys(spark: SparkSession, address: str) -> dict[str, str]:
+    try:
+        return connector_credentials(spark, spark_address(address))
+    except Exception as error:
+        shown = without_secrets(address)
+        raise Unavailable(
+            f"Spark's connector has no credentials for {shown}: {one_line(error)}",
+            code="cloud.credentials",
+            about=shown,
+            unchanged="the store",
+            next_step=NO_KEYS,
+        ) from error
 
 
 class OpenedForSpark:
