@@ -41,6 +41,7 @@ class RemoteWorkdir(Workdir):
     """
 
     vouches_after_failure = False
+    has_checksums = False
 
     def __init__(
         self,
