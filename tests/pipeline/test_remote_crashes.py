@@ -62,7 +62,7 @@ LAST = ("delta.commit", "files.trim-log")
 DECISION = "epoch.decide"
 STEPS = (*FIRST, *START, *REBUILD, *BEFORE_DECISION, DECISION, *AFTER_DECISION, *LAST)
 """Every step that a pipeline takes whose checkpoints, workdir and sinks are in a bucket."""
-OF_EACH_SINK = ("sink.prepare", "sink.recover", "sink.stage", "sink.write", "sink.commit", "sink.discard")
+OF_EACH_SINK = ("sink.prepare", "sink.recover", "sink.stage", "sink.commit", "sink.discard")
 """Steps that the file sink takes first, and then the Delta sink."""
 
 ON_HDFS_START = (*START[1:], *REBUILD)
@@ -159,6 +159,14 @@ def test_killed_at_the_beginning_and_the_end_of_every_step_on_s3(tmp_path: Path,
     """With each provider, and in each sink."""
     chains = {f"{provider} {number}": chain(number, 4) for provider in PROVIDERS for number in range(4)}
     live_through(tmp_path, s3_server, chains, files=22)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_killed_while_a_table_is_written_on_s3(provider: str, tmp_path: Path, s3_server: S3Server) -> None:
+    """Alone: only one pipeline of a process writes to a Delta table at a time."""
+    writing = [Death("sink.write", phase, 2) for phase in PHASES]
+    live_through(tmp_path, s3_server, {f"{provider} 1": [FIRST_DECISION, *writing]}, files=FILES)
 
 
 SOME_ON_HDFS = [Death("manifest.create", "end"), Death("sink.publish", "end")]

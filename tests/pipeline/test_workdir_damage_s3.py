@@ -147,13 +147,6 @@ def damaged_one_by_one(shop: BucketShop, damages: Iterable[tuple[str, str]]) -> 
     assert problems == []
 
 
-@pytest.mark.parametrize(("end", "kind"), [("clean", "flipped"), ("unclean", "removed")])
-def test_the_newest_state_is_damaged(end: str, kind: str, shops: Callable[[str, str], BucketShop]) -> None:
-    shop = shops("hdfs", end)
-    damaged_one_by_one(shop, [(shop.newest("state/0/0"), kind)])
-    assert GOES_ON not in shop.said
-
-
 def test_one_digit_in_the_newest_commit(shops: Callable[[str, str], BucketShop]) -> None:
     """It holds the next watermark, and no checkpoint holds it yet: raised, everything to come would be late."""
     shop = shops("hdfs", "clean")
