@@ -39,8 +39,9 @@ class Bucket:
 
     @property
     def visible(self) -> int:
-        """How many epochs they see."""
-        return len({path.partition("/")[0] for path in self._logged_files()})
+        """How many epochs they see: the number of the log's newest entry, since the first one is empty."""
+        names = [key.rpartition("/")[2].partition(".")[0] for key in self.keys("files/_spark_metadata/")]
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def listed(self) -> dict[int, list[Row]]:
         """What readers see that list the files, whatever the log says."""
