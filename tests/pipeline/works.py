@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -11,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orders import BEGIN, BUCKET_NAMED, HDFS_NAMED, INDEX_NAMED, LATE_AFTER, SCHEMA
+from buckets import bucket_of
+from orders import BEGIN, HDFS_NAMED, INDEX_NAMED, LATE_AFTER, SCHEMA
 
 import holdfast
 from holdfast.base.steps import observe
@@ -99,15 +99,15 @@ def revenue_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[P
 
 
 def remote_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
-    """Revenue per shop and minute, with checkpoints and workdir in the bucket that a file there names."""
-    at = json.loads((place / BUCKET_NAMED).read_text())
-    reach_bucket(spark, at["bucket"], at["endpoint"])
+    """Revenue per shop and minute, with checkpoints, workdir and sinks in the bucket that a file there names."""
+    bucket = bucket_of(place)
+    reach_bucket(spark, bucket.name, bucket.endpoint)
     spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")  # which is chosen for such workdirs
-    pipeline = Pipeline(name, checkpoints=f"s3://{at['bucket']}/store", workdir=f"s3a://{at['bucket']}/workdir")
+    pipeline = Pipeline(name, checkpoints=f"s3://{bucket.name}/store", workdir=f"s3a://{bucket.name}/workdir")
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
     frame = revenue_of(pipeline.source("orders", stream))
-    pipeline.sink("files", FileSink(place / "files"))
-    pipeline.sink("table", DeltaSink(place / "table", key=["shop", "minute"]))
+    pipeline.sink("files", FileSink(f"s3a://{bucket.name}/files"))
+    pipeline.sink("table", DeltaSink(f"s3a://{bucket.name}/table", key=["shop", "minute"]))
     return pipeline, frame
 
 
@@ -174,8 +174,9 @@ PIPELINES = {
 def alone(
     acknowledge: Acknowledge, root: str, orders: str, work: str = "revenue", provider: str = "hdfs", **settings: str
 ) -> None:
-    """One pipeline, from where it stands to the end of its orders."""
+    """One pipeline, from where it stands to the end of its orders. On a cluster executors pack their state."""
     place = Path(root)
+    pack.LARGE = 0 if "master" in settings else pack.LARGE
     opened = Session(place, provider, **settings)
     pipeline, frame = PIPELINES[work](opened.spark, "orders", place, orders)
     watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)

@@ -5,9 +5,10 @@
 
 There are no links to cut off, so a place is the fence: Spark is given the address of a place, and a driver that was
 taken over goes on writing where nobody reads any more. A place is used again only if its last query ended well and left
-stamps (`stamps`). The next driver removes them and then checks the lease, before Spark starts: of two drivers that find
-the same stamps the one that was taken over stops there. Any other end leaves a place that is not used again: the
-workdir is restored from the newest checkpoint into a new one. Old places are removed at the next start.
+stamps (`stamps`), and if every file is what they say. The next driver removes them and then checks the lease, before
+Spark starts: of two drivers that find the same stamps the one that was taken over stops there. Any other end leaves a
+place that is not used again: the workdir is restored from the newest checkpoint into a new one. Old places are removed
+at the next start.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class RemoteWorkdir(Workdir):
     """
 
     vouches_after_failure = False
+    has_checksums = False
 
     def __init__(
         self,
