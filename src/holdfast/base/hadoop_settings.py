@@ -26,6 +26,8 @@ _STATIC_KEYS = {
     "endpoint.region": "region",
 }
 _PLAIN_PROVIDERS = ("SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider")
+_PROVIDERS_LIKE_OURS = ("EnvironmentVariableCredentialsProvider", "IAMInstanceCredentialsProvider")
+"""What they find, our own client finds by itself: keys in the environment, and the role of this machine."""
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
 _AUTHENTICATION = "hadoop.security.authentication"
 _HDFS_NAMES = (_AUTHENTICATION, "dfs.data.transfer.protection", "dfs.client.use.datanode.hostname")
@@ -45,12 +47,19 @@ def store_options(address: str, setting: Setting) -> dict[str, str]:
 
 
 def needs_connector(address: str, setting: Setting) -> bool:
-    """Whether only Spark's connector can tell the credentials: the settings name a way to get them, and no keys."""
+    """Whether only Spark's connector can tell the credentials: the settings name another way to get them than keys, or
+    than the environment and the machine's role.
+
+    Hadoop's default is keys in the settings, or else those two, which needs no connector, nor its jar.
+    """
     if scheme_of(address) not in _S3:
         return False
-    providers = _of_bucket(_bucket(address), setting)("aws.credentials.provider")
-    named = [name.strip().rpartition(".")[2] for name in (providers or "").split(",") if name.strip()]
-    return bool(named) and not all(name in (*_PLAIN_PROVIDERS, _ANONYMOUS) for name in named)
+    own = _of_bucket(_bucket(address), setting)
+    providers = (own("aws.credentials.provider") or "").split(",")
+    named = {name.strip().rpartition(".")[2] for name in providers if name.strip()}
+    takes_keys = not named or not named.isdisjoint(_PLAIN_PROVIDERS)
+    has_unused_keys = own("access.key") is not None and not takes_keys and _ANONYMOUS not in named
+    return has_unused_keys or not named <= {*_PLAIN_PROVIDERS, *_PROVIDERS_LIKE_OURS, _ANONYMOUS}
 
 
 def _s3_options(bucket: str, setting: Setting) -> dict[str, str]:

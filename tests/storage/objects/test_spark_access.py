@@ -56,6 +56,20 @@ def test_keys_that_only_the_connector_knows(spark: SparkSession, s3a_bucket: str
         system.clearProperty("aws.secretAccessKey")
 
 
+def test_keys_that_hold_for_a_while_are_not_asked_for_with_every_request(s3_server: S3Server) -> None:
+    asked = []
+
+    def keys() -> dict[str, str]:
+        asked.append(1)
+        return {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+
+    place = {name: value for name, value in s3_server.options.items() if "key" not in name}
+    objects = open_objects(f"s3://{s3_server.new_bucket()}", options=place, credentials=keys)
+    for number in range(6):
+        objects.create(str(number), [b"body"])
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "own"),
     [

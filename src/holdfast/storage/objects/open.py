@@ -33,6 +33,9 @@ Credentials = Callable[[], Mapping[str, str]]
 RENEWED_AFTER = timedelta(minutes=5)
 """How long keys of `Credentials` are used before they are asked for again."""
 
+ASKED_BEFORE_THE_END = timedelta(minutes=5)
+"""obstore asks again this long before keys expire."""
+
 NO_RETRIES: Any = {"max_retries": 0}  # conditional writes are repeated by us, see `retry`
 
 
@@ -117,7 +120,7 @@ def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
             keys = credentials()
         except HoldfastError as error:
             raise RuntimeError(error.message) from error  # obstore keeps no more of it than its text
-        return {"token": None, **keys, "expires_at": datetime.now(UTC) + RENEWED_AFTER}
+        return {"token": None, **keys, "expires_at": datetime.now(UTC) + RENEWED_AFTER + ASKED_BEFORE_THE_END}
 
     return provide
 
