@@ -91,6 +91,12 @@ def is_throttled(error: Exception) -> bool:
     return (status is not None and status[1] == "429") or _SLOW_DOWN.search(str(error)) is not None
 
 
+def has_no_reason(error: Exception) -> bool:
+    """Whether the service refused a HEAD: its reply has no body, and so does not say why."""
+    status = _STATUS.search(str(error))
+    return "method: HEAD" in str(error) and status is not None and status[1] in ("400", "403", "503")
+
+
 def is_lost(error: Exception) -> bool:
     """Whether a request got no answer, though it may have arrived."""
     return failure_of(error) == "unknown" and _STATUS.search(str(error)) is None
