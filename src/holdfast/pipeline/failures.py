@@ -18,6 +18,9 @@ _CODES = {
     "disk.no-links",
     "disk.not-a-directory",
     "disk.read-only",
+    "hdfs.credentials",
+    "hdfs.denied",
+    "hdfs.not-a-directory",
 }
 """Of Holdfast's own errors, those whose kind alone (`Unavailable`) would say that trying again may help."""
 
