@@ -62,6 +62,8 @@ class CloudStorage:
         self._address = address
         self._given = dict(options) if options is not None else None
         self._opened: tuple[dict[str, str] | None, ObjectStore] | None = None
+        self._was_answered = False
+        """Whether a request had an answer. From then on missing credentials are a fault that passes."""
 
     @property
     def address(self) -> str:
@@ -75,10 +77,14 @@ class CloudStorage:
         try:
             yield
         except OSError as error:  # what `deltalake` and pyarrow raise for every failed request
-            raise service_error(error, self._address, unchanged) from error
+            raise self._explained(error, unchanged) from error
+        self._was_answered = True
 
     def trouble(self, error: Exception, unchanged: str) -> HoldfastError | None:
-        return service_error(error, self._address, unchanged) if isinstance(error, OSError) else None
+        return self._explained(error, unchanged) if isinstance(error, OSError) else None
+
+    def _explained(self, error: OSError, unchanged: str) -> HoldfastError:
+        return service_error(error, self._address, unchanged, was_answered=self._was_answered)
 
     # The table
 
