@@ -103,20 +103,16 @@ def run_on_executors(spark: SparkSession, function: Callable[[T], R], items: Seq
     return spark.sparkContext.parallelize(list(items), len(items)).map(function).collect()
 
 
-def running_session() -> SparkSession | None:
-    """The session of this thread, or else the one that this process began with; None if no Spark runs in it.
+def running_spark() -> object | None:
+    """What all sessions of the Spark that runs in this process share, and none of another one; None if none runs.
 
-    Spark Connect: `SparkSession.getActiveSession()`.
+    Asks Python only. Spark Connect: the client's channel to the server.
     """
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is None:
-        return None
-    first: SparkSession | None = SparkSession._instantiatedSession
-    return SparkSession.getActiveSession() or first
+    return SparkContext._active_spark_context
 
 
 def open_connector(spark: SparkSession, address: str) -> None:
@@ -127,13 +123,18 @@ def open_connector(spark: SparkSession, address: str) -> None:
     _file_system(spark, address)
 
 
-def hadoop_setting(spark: SparkSession, name: str) -> str | None:
-    """A setting of Hadoop's as this session has it, also one that Hadoop keeps in a credential store; None if not set.
+def hadoop_setting(spark: SparkSession) -> Callable[[str], str | None]:
+    """Returns settings of Hadoop's as this session has them now, also from a credential store; None if not set.
 
     Spark Connect: `spark.conf.get(f"spark.hadoop.{name}")`; credential stores are read on the server only.
     """
-    found = _hadoop_settings(spark).getPassword(name)
-    return "".join(found) if found is not None else None
+    settings = _hadoop_settings(spark)  # a copy of several hundred settings: made once
+
+    def setting(name: str) -> str | None:
+        found = settings.getPassword(name)
+        return "".join(found) if found is not None else None
+
+    return setting
 
 
 def connector_credentials(spark: SparkSession, address: str) -> dict[str, str]:
