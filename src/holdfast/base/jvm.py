@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -199,7 +201,7 @@ def stop_query(spark: SparkSession, query: StreamingQuery) -> None:
 
 
 def active_session() -> SparkSession | None:
-    """This process's session, if it has one. Starts none, and does not import Spark to find out.
+    """This thread's session, or else this process's; None if no Spark runs in it. Does not import Spark to find out.
 
     Spark Connect: the same; the session that it returns has no JVM.
     """
@@ -214,12 +216,17 @@ def active_session() -> SparkSession | None:
         return None
 
 
-def kill_starting_jvm() -> None:
-    """Kill the JVM of a session that is still being started; nothing if there is none, or if it has started.
+def kill_starting_jvm(trace: TracebackType | None) -> None:
+    """Kill the JVM of a session whose start was interrupted, with this traceback; nothing if it has started.
 
     It would find nobody to answer to, and print where it noticed that.
     Spark Connect: nothing to do; the server goes on.
     """
+    while trace is not None:  # until PySpark has reached its JVM, only its function that waits for it knows the process
+        frame, trace = trace.tb_frame, trace.tb_next
+        unborn = frame.f_locals.get("proc") if frame.f_code.co_name == "launch_gateway" else None
+        if isinstance(unborn, subprocess.Popen):
+            unborn.kill()
     if "pyspark" not in sys.modules:
         return
     from pyspark import SparkContext
