@@ -33,6 +33,9 @@ PERMANENT = [
     unavailable("hdfs.denied"),
     unavailable("disk.read-only"),
     unavailable("disk.not-a-directory"),
+    unavailable("hdfs.credentials"),
+    unavailable("hdfs.denied"),
+    unavailable("hdfs.not-a-directory"),
     unavailable("workdir.disk", PermissionError(errno.EACCES, "Permission denied")),
     unavailable("sink.disk", OSError(errno.EROFS, "Read-only file system")),
     unavailable("sink.disk", RuntimeError(f"{JAVA}java.io.IOException: Mkdirs failed to create file:/out/_staged")),
@@ -53,6 +56,8 @@ PERMANENT = [
 PASSING = [
     unavailable("cloud.unavailable"),
     unavailable("disk.full"),
+    unavailable("hdfs.safe-mode"),
+    unavailable("hdfs.standby"),
     unavailable("sink.disk", OSError(errno.ENOSPC, "No space left on device")),
     unavailable("index.unavailable", ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")),
     Conflict("Another driver was first."),

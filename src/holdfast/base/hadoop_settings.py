@@ -12,13 +12,11 @@ import re
 import urllib.parse
 from collections.abc import Callable
 
-from holdfast.base.addresses import HDFS_SCHEME, scheme_of
+from holdfast.base.addresses import AZURE_SCHEMES, HDFS_SCHEME, S3_SCHEMES, remote_parts, scheme_of
 
 Setting = Callable[[str], str | None]
 """The value of a Hadoop setting; None if it is not set."""
 
-_S3 = ("s3", "s3a")
-_AZURE = ("az", "abfs", "abfss")
 _STATIC_KEYS = {
     "access.key": "access_key_id",
     "secret.key": "secret_access_key",
@@ -37,9 +35,9 @@ _ENCRYPTIONS = {"SSE-S3": "AES256", "AES256": "AES256", "SSE-KMS": "aws:kms", "D
 def store_options(address: str, setting: Setting) -> dict[str, str]:
     """Options with which our client reaches what Spark reaches at `address`; empty if its settings say nothing."""
     scheme = scheme_of(address)
-    if scheme in _S3:
+    if scheme in S3_SCHEMES:
         return _s3_options(_bucket(address), setting)
-    if scheme in _AZURE:
+    if scheme in AZURE_SCHEMES:
         return _azure_options(address, setting)
     if scheme == "gs":
         return _google_options(setting)
@@ -52,7 +50,7 @@ def needs_connector(address: str, setting: Setting) -> bool:
 
     Hadoop's default is keys in the settings, or else those two, which needs no connector, nor its jar.
     """
-    if scheme_of(address) not in _S3:
+    if scheme_of(address) not in S3_SCHEMES:
         return False
     own = _of_bucket(_bucket(address), setting)
     providers = (own("aws.credentials.provider") or "").split(",")
@@ -124,4 +122,4 @@ def _hdfs_options(service: str, setting: Setting) -> dict[str, str]:
 
 
 def _bucket(address: str) -> str:
-    return address.partition("://")[2].partition("/")[0]
+    return remote_parts(address).host

@@ -23,6 +23,7 @@ _CODES = {
     "disk.no-links",
     "disk.not-a-directory",
     "disk.read-only",
+    "hdfs.credentials",
     "hdfs.denied",
     "hdfs.not-a-directory",
 }

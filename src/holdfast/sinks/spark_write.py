@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.base.addresses import HDFS_SCHEME, is_cloud, is_local, scheme_of, spark_address
+from holdfast.base.addresses import HDFS_SCHEME, is_cloud, is_local, remote_parts, scheme_of, spark_address
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable, one_line
 from holdfast.sinks.sink import RowsRefused
@@ -118,8 +118,7 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
 
 def _is_of(path: str, text: str) -> bool:
     """Whether an error's text is about this place, not about another such as the source."""
-    host, name = path.partition("://")[2].partition("/")[0], path.rpartition("/")[2]
-    return host in text or name in text
+    return remote_parts(path).host in text or path.rpartition("/")[2] in text
 
 
 def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:

@@ -176,7 +176,8 @@ def test_a_driver_that_was_taken_over_removes_nothing(workdir: RemoteWorkdir) ->
 def test_an_executor_gets_the_place_and_the_options() -> None:
     workdir = RemoteWorkdir("s3a://bucket/wd", options={"region": "x"}, generation=3, place="g000003-0123abcd")
     sent = pickle.loads(pickle.dumps(workdir))
-    assert (sent.directory.address, sent._access.options) == ("s3a://bucket/wd/g000003-0123abcd", {"region": "x"})
+    assert sent.directory.address == "s3a://bucket/wd/g000003-0123abcd"
+    assert sent._spark.access().options == {"region": "x"}
 
 
 @pytest.mark.parametrize(
@@ -198,4 +199,5 @@ def test_addresses_of_workdirs(address: str, expected: str) -> None:
 @pytest.fixture(autouse=True)
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Spark, whatever other tests of this process have left."""
-    monkeypatch.setattr("holdfast.pipeline.workdir.remote.active_session", lambda: None)
+    for module in ("pipeline.workdir.remote", "storage.objects.spark_access"):
+        monkeypatch.setattr(f"holdfast.{module}.active_session", lambda: None)

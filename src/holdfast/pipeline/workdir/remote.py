@@ -27,7 +27,7 @@ from holdfast.pipeline.workdir.workdir import SPOOL, STAMPS, Check, T, Workdir, 
 from holdfast.sparkdir.operator_metadata import describes_state
 from holdfast.storage.files.directory import Directory
 from holdfast.storage.objects.directory import ObjectDirectory, folders
-from holdfast.storage.objects.spark_access import Access, spark_access
+from holdfast.storage.objects.spark_access import OpenedForSpark
 from holdfast.storage.objects.store import ObjectStore
 
 _PLACE = re.compile(r"g(\d{6,})-[0-9a-f]{8}")
@@ -56,8 +56,7 @@ class RemoteWorkdir(Workdir):
         self._options = options
         self._generation = generation
         self._place = place
-        self._opened: ObjectStore | None = None
-        self._reached: Access | None = None
+        self._spark = OpenedForSpark(self._home, options)
         self._directory: ObjectDirectory | None = None
         self._left_behind: RemoteWorkdir | None = None
 
@@ -66,7 +65,7 @@ class RemoteWorkdir(Workdir):
 
     def __getstate__(self) -> dict[str, Any]:
         """For an executor: the address of the place, and the options with which it can be reached now."""
-        return {"home": self._home, "options": self._access.options_now(), "place": self.place}
+        return {"home": self._home, "options": self._spark.access().options_now(), "place": self.place}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         RemoteWorkdir.__init__(self, state["home"], options=state["options"], place=state["place"])
@@ -182,21 +181,12 @@ class RemoteWorkdir(Workdir):
         self.remove_probes()
 
     @property
-    def _access(self) -> Access:
-        if self._reached is None:
-            spark = active_session() if self._options is None else None
-            self._reached = spark_access(spark, self._home) if spark else Access(self._home, _plain(self._options))
-        return self._reached
-
-    @property
     def _objects(self) -> ObjectStore:
-        if self._opened is None:
-            self._opened = self._access.open()
-        return self._opened
+        return self._spark.open()
 
     def _at(self, place: str | None, generation: int | None) -> RemoteWorkdir:
         there = RemoteWorkdir(self._home, options=self._options, generation=generation, place=place)
-        there._opened, there._reached = self._opened, self._reached
+        there._spark = self._spark
         return there
 
     def _enter(self, place: str) -> None:
@@ -226,7 +216,3 @@ def _new_place(generation: int) -> str:
 def _number(place: str) -> int:
     found = _PLACE.fullmatch(place)
     return int(found[1]) if found else -1
-
-
-def _plain(options: Mapping[str, str] | None) -> dict[str, str] | None:
-    return dict(options) if options is not None else None

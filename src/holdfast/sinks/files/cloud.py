@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from holdfast.base.addresses import scheme_of
+from holdfast.base.addresses import remote_parts, scheme_of
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, NotFound
 from holdfast.sinks.files.address import sink_path
@@ -50,7 +50,8 @@ class CloudFiles:
 
     def __init__(self, address: str, layout: FileLayout, storage_options: Mapping[str, str] | None) -> None:
         self.path = sink_path(address)
-        self._given = f"{scheme_of(address)}://{self.path.partition('://')[2]}"
+        _, bucket, path = remote_parts(self.path)
+        self._given = f"{scheme_of(address)}://{bucket}/{path}"
         self._layout = layout
         parent, _, self._name = self.path.rpartition("/")
         self._access = OpenedForSpark(parent, storage_options)

@@ -10,7 +10,15 @@ from typing import Any
 import obstore
 from obstore.store import MemoryStore, from_url
 
-from holdfast.base.addresses import CLOUD_SCHEMES, HDFS_SCHEME, is_local, local_path, scheme_of, without_secrets
+from holdfast.base.addresses import (
+    CLOUD_SCHEMES,
+    HDFS_SCHEME,
+    is_local,
+    local_path,
+    remote_parts,
+    scheme_of,
+    without_secrets,
+)
 from holdfast.errors import HoldfastError, Invalid, one_line
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects
@@ -85,7 +93,7 @@ def open_objects(
 
 def _open_cloud(url: str, options: Mapping[str, str] | None, credentials: Credentials | None) -> CloudObjects:
     shown = without_secrets(url)
-    if not url.partition("://")[2].partition("/")[0]:
+    if not remote_parts(url).host:
         raise Invalid(f"{url} names no bucket.", code="address.bucket", about=url, next_step="write s3://bucket/path")
     check_release(obstore.__version__)
     config, client, endpoint = _split_options(options or {})
@@ -126,17 +134,16 @@ def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
 
 
 def _open_hdfs(url: str, options: Mapping[str, str] | None) -> ObjectStore:
-    shown = without_secrets(url)
-    host, _, path = shown.partition("://")[2].partition("/")
+    _, host, path = remote_parts(url)
     parts = [part for part in path.split("/") if part]
-    if not host or shown.partition("://")[2] != url.partition("://")[2] or ":" in path or {".", ".."} & set(parts):
+    if not host or ":" in path:
         raise Invalid(
-            f"{shown} is not the address of a directory on HDFS.",
+            f"{url} is not the address of a directory on HDFS.",
             code="address.refused",
-            about=shown,
+            about=url,
             unchanged="everything",
-            next_step="write hdfs://host:port/path, or hdfs://nameservice/path with HADOOP_CONF_DIR set; without user, "
-            "? or #, and without a colon in the path",
+            next_step="write hdfs://host:port/path, or hdfs://nameservice/path with HADOOP_CONF_DIR set; without a "
+            "colon in the path",
         )
     try:
         from holdfast.storage.objects.hdfs import HdfsObjects
@@ -153,9 +160,9 @@ def _open_hdfs(url: str, options: Mapping[str, str] | None) -> ObjectStore:
         client = HdfsClient(f"hdfs://{host}", options)
     except Exception as error:
         raise Invalid(
-            f"{shown} could not be opened: {one_line(error)}",
+            f"{url} could not be opened: {one_line(error)}",
             code="address.refused",
-            about=shown,
+            about=url,
             unchanged="everything",
             next_step="add the port, or set HADOOP_CONF_DIR to the directory whose hdfs-site.xml has this nameservice",
         ) from error
