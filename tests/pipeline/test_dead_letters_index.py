@@ -13,8 +13,9 @@ from letter_place import ONCE, Item, items_of, letters_in, write_items
 import holdfast
 from holdfast.base.arguments import MAX_KEY_BYTES
 from holdfast.pipeline.epoch_log import epoch_words
-from holdfast.sinks import FileSink, IndexSink, RowsRefused, index_refused_rows
-from holdfast.sinks.index import sequence_of
+from holdfast.sinks import FileSink, IndexSink, RowsRefused
+from holdfast.sinks.index import refused_rows
+from holdfast.sinks.index.sink import sequence_of
 from holdfast.spark import EpochReport, Pipeline
 from holdfast.testing.faults.crash import Moment, StepEvent, kill_at
 
@@ -61,7 +62,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Indexed:
 def test_null_and_long_keys_and_large_rows(
     place: Indexed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(index_refused_rows, "MAX_VALUE_BYTES", 500)
+    monkeypatch.setattr(refused_rows, "MAX_VALUE_BYTES", 500)
     caplog.set_level(logging.INFO, "holdfast.epochs")
     place.run([(1, "one", None), (2, None, None), (3, LONG, None), (4, BIG, None)], [(5, "five", None)])
     assert place.names() == ["five", "one"]

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast import CheckpointStore, open_store
-from holdfast.checkpoints.heartbeat import DEAD_AFTER, KEY, Heartbeat, beat, read_heartbeat
-from holdfast.checkpoints.lease import Lease, LeaseRecord
+from holdfast.checkpoints.heartbeat import KEY, Heartbeat, beat, read_heartbeat
 from holdfast.errors import Unavailable
-from holdfast.pipeline.heartbeat import HeartbeatThread, takeover
+from holdfast.pipeline.heartbeat import HeartbeatThread
 from holdfast.storage.objects.store import Listing
 
 PATIENCE = 30.0
@@ -176,50 +174,7 @@ def test_it_does_not_meddle_with_the_writes_of_an_epoch(tmp_path: Path) -> None:
     thread.stop(("stopped", None))
 
 
-# Who took over from whom
-
-
-def claimed(before: LeaseRecord | None) -> Lease:
-    record = LeaseRecord(4, "host-9:77", 100_000, "host-9", 77, 100_000, "0.1.0")
-    return Lease(open_store("memory://").objects, record, before)
-
-
-BEFORE = LeaseRecord(3, "host-7:2746", 50_000, "host-7", 2746, 40_000, "0.1.0")
-SIGN = Heartbeat(3, "host-7:2746", 40_000, "running", 0)
-FROM = "took over from host-7:2746, running since 1970-01-01T00:00:40Z (generation 3)"
-
-
-def test_a_first_driver_takes_over_from_nobody() -> None:
-    assert takeover(claimed(None), None) is None
-
-
-def test_from_one_that_is_alive() -> None:
-    assert takeover(claimed(BEFORE), (SIGN, 95.0)) == (f"{FROM}, which was alive: it is fenced now, and stops", True)
-
-
-def test_from_one_that_is_dead() -> None:
-    dead_for = DEAD_AFTER + 5
-    expected = f"{FROM}, which gave its last sign of life {dead_for:.0f} s before"
-    assert takeover(claimed(BEFORE), (SIGN, 100.0 - dead_for)) == (expected, False)
-
-
-def test_from_one_that_gave_no_sign() -> None:
-    assert takeover(claimed(BEFORE), None) == (FROM, False)
-    older = msgspec.structs.replace(SIGN, generation=2)
-    assert takeover(claimed(BEFORE), (older, 95.0)) == (FROM, False)
-
-
-@pytest.mark.parametrize("state", ["stopped", "failed"])
-def test_one_that_has_ended_is_not_taken_over(state: Any) -> None:
-    assert takeover(claimed(BEFORE), (msgspec.structs.replace(SIGN, state=state), 95.0)) is None
-
-
-def test_a_restart_does_not_take_over_from_itself() -> None:
-    lease = claimed(msgspec.structs.replace(claimed(None).record, generation=3, claimed_ms=100_001))
-    assert takeover(lease, None) is None
-
-
 def test_a_heartbeat_beside_an_older_one_is_one_object(store: CheckpointStore) -> None:
     for generation in (1, 2, 3):
-        beat(store.objects, msgspec.structs.replace(SIGN, generation=generation))
+        beat(store.objects, Heartbeat(generation, "host-7:2746", 40_000, "running", 0))
     assert [info.key for info in store.objects.list("lease/")] == [KEY]

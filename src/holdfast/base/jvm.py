@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 _SCHEDULER = "org.apache.spark.scheduler.DAGScheduler"
+_changing_settings = threading.RLock()
 
 
 def is_in_driver(frame: DataFrame) -> bool:
@@ -61,6 +62,26 @@ def session_settings(spark: SparkSession, names: Sequence[str]) -> dict[str, str
         with contextlib.suppress(Exception):  # an error of the JVM's for a name that it does not know
             found[name] = str(spark.conf.get(name))
     return found
+
+
+@contextlib.contextmanager
+def changed_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Change a session's settings within a block. One block at a time in this process.
+
+    Spark Connect: the same.
+    """
+    with _changing_settings:
+        before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
+        try:
+            for name, value in wanted.items():
+                session.conf.set(name, value)
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, old)
 
 
 def identity_of(frame: DataFrame, java_object: Any) -> int:

@@ -150,6 +150,35 @@ def _holds(catalog: Catalog, key: str, body: bytes) -> bool:
         return False
 
 
+def update_statuses(catalog: Catalog, manifest: CheckpointManifest) -> CheckpointManifest:
+    """Move sink statuses and epochs of the stored manifest forward to those of this one; returns what is stored then.
+
+    `NotFound` if it was never saved.
+    """
+    checkpoint_id = manifest.checkpoint_id
+    key = catalog.layout.manifest_key(checkpoint_id)
+    about = catalog.shown(key)
+    updated: list[CheckpointManifest] = []
+
+    def change(body: bytes | None) -> bytes | None:
+        if body is None:
+            return None
+        stored = manifest_json.decode(body, about=about, checkpoint_id=checkpoint_id)
+        updated[:] = [merge_statuses(stored, manifest, about=about)]
+        return manifest_json.encode(updated[0])
+
+    with step("manifest.update", checkpoint_id=checkpoint_id):
+        if not catalog.objects.update(key, change, limit=manifest_json.MAX_MANIFEST_BYTES):
+            raise NotFound(
+                f"Checkpoint {checkpoint_id} was never saved, so it cannot be updated.",
+                code="checkpoint.not-found",
+                about=about,
+                unchanged="the store",
+                next_step="save it first",
+            )
+    return updated[0]
+
+
 def merge_statuses(stored: CheckpointManifest, wanted: CheckpointManifest, *, about: str) -> CheckpointManifest:
     """`stored` with the sink statuses and epochs of `wanted`; `Invalid` if that is not a step forward.
 

@@ -11,8 +11,6 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.base.arguments import check_count, check_seconds
-from holdfast.base.steps import step
-from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.catalog import Catalog, advance_latest, check_id, repair_latest
 from holdfast.checkpoints.cleanup import Cleanup, CleanupPlan
 from holdfast.checkpoints.layout import Layout
@@ -27,8 +25,8 @@ from holdfast.checkpoints.save import (
     check_savable,
     check_well_formed,
     create_manifest,
-    merge_statuses,
     stamped,
+    update_statuses,
     without_stamps,
 )
 from holdfast.checkpoints.sidecar import Sidecars, as_chunks
@@ -198,31 +196,12 @@ class CheckpointStore:
         Guarantees: atomic against other updates; `latest` stays where it is. `NotFound` if it was never saved.
         """
         check_is_manifest(manifest)
-        checkpoint_id = check_id(manifest.checkpoint_id)
+        check_id(manifest.checkpoint_id)
         check_well_formed(manifest)
         self.recheck_lease()
-        key = self._catalog.layout.manifest_key(checkpoint_id)
-        about = self._catalog.shown(key)
-        updated: list[CheckpointManifest] = []
-
-        def change(body: bytes | None) -> bytes | None:
-            if body is None:
-                return None
-            stored = manifest_json.decode(body, about=about, checkpoint_id=checkpoint_id)
-            updated[:] = [merge_statuses(stored, manifest, about=about)]
-            return manifest_json.encode(updated[0])
-
-        with step("manifest.update", checkpoint_id=checkpoint_id):
-            if not self.objects.update(key, change, limit=manifest_json.MAX_MANIFEST_BYTES):
-                raise NotFound(
-                    f"Checkpoint {checkpoint_id} was never saved, so it cannot be updated.",
-                    code="checkpoint.not-found",
-                    about=about,
-                    unchanged="the store",
-                    next_step="save it first",
-                )
-        self._retain(updated[0])
-        return updated[0]
+        updated = update_statuses(self._catalog, manifest)
+        self._retain(updated)
+        return updated
 
     def prune(self, keep_count: int) -> int:
         """Remove old checkpoints so that `keep_count` complete ones stay, and orphans; returns how many went.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from holdfast.checkpoints.heartbeat import DEAD_AFTER, EVERY, Heartbeat, RunState, beat
-from holdfast.checkpoints.lease import Lease, LeaseRecord
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.checkpoints.heartbeat import EVERY, Heartbeat, RunState, beat
+from holdfast.checkpoints.lease import Lease
+from holdfast.errors import Fenced, HoldfastError, code_of
 from holdfast.storage.objects.store import ObjectStore
 
 log = logging.getLogger("holdfast.spark")
@@ -49,6 +50,16 @@ class HeartbeatThread:
 
     def start(self) -> None:
         self._thread.start()
+
+    @contextlib.contextmanager
+    def during_start(self) -> Iterator[None]:
+        """Write heartbeats from now on. If the block raises, the last one says so; else the query's run writes it."""
+        self.start()
+        try:
+            yield
+        except BaseException as error:
+            self.stop(("failed", code_of(error)))
+            raise
 
     def follow(self, state: Callable[[], End]) -> None:
         """Ask `state` before each heartbeat, so that the end of a query shows even if nobody awaits it."""
@@ -95,24 +106,3 @@ class HeartbeatThread:
             self._is_failing = True
             why = error.message if isinstance(error, HoldfastError) else repr(error)
             log.log(level, "the heartbeat could not be written; the pipeline goes on: %s", why)
-
-
-def takeover(lease: Lease, last: tuple[Heartbeat, float] | None) -> tuple[str, bool] | None:
-    """From whom a claim took the pipeline, for people, and whether that driver is at work. Pure.
-
-    None if there was no other driver, or if it had ended by itself.
-    """
-    before: LeaseRecord | None = lease.predecessor
-    if before is None or before.is_same_driver(lease.record):
-        return None
-    since = f", running since {before.since}" if before.since else ""
-    text = f"took over from {before.owner}{since} (generation {before.generation})"
-    if last is None or last[0].generation != before.generation:
-        return text, False
-    heartbeat, modified = last
-    if heartbeat.state != "running":
-        return None
-    age = lease.record.claimed_ms / 1000 - modified
-    if age > DEAD_AFTER:
-        return f"{text}, which gave its last sign of life {age:,.0f} s before", False
-    return f"{text}, which was alive: it is fenced now, and stops", True

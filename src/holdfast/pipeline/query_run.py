@@ -1,4 +1,4 @@
-"""One run of Spark's query: the `foreachBatch` callback, the frame that several sinks read, and progress reports."""
+"""One run of Spark's query: the `foreachBatch` callback, its end, and progress reports."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.base.jvm import is_one_process, stop_query
+from holdfast.base.jvm import changed_settings, is_one_process, stop_query
 from holdfast.base.stop_request import StopRequest
 from holdfast.errors import Fenced, HoldfastError, Invalid, code_of, one_line
 from holdfast.pipeline.dead_letters import RefusedCount
@@ -17,12 +17,11 @@ from holdfast.pipeline.definition import PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator, ReplayedEpoch
 from holdfast.pipeline.epoch_log import log_epoch
 from holdfast.pipeline.epoch_manifest import EpochFacts, read_epoch_facts
+from holdfast.pipeline.frame_cache import FrameCache
 from holdfast.pipeline.heartbeat import End, HeartbeatThread
 from holdfast.pipeline.reports import EpochReport, StepClock, tell
 from holdfast.pipeline.workdir.file_manager import quick_settings
 from holdfast.pipeline.workdir.workdir import SPOOL, Workdir
-from holdfast.sinks.spark_write import COMMITTER, settings
-from holdfast.storage.files.directory import Directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,45 +32,6 @@ POLL = 0.1
 PATIENCE = 10.0
 """Seconds in which Spark stops a query whose batch is refused."""
 _LAG_UNITS = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
-
-
-class FrameCache:
-    """Holds an epoch's frame while its sinks read it, so that Spark computes it at most once.
-
-    A single sink without a view computes the frame by writing it: nothing is held. Otherwise the frame is persisted. If
-    Spark could compute a part again after losing an executor, and that might give other rows, the frame is written to
-    disk first. So all sinks of an epoch get the same rows in any case.
-    """
-
-    def __init__(self, *, is_read_once: bool, may_differ: bool, directory: Directory, name: str) -> None:
-        """The frame is written into a folder called `name` of `directory`."""
-        self._is_read_once = is_read_once
-        self._may_differ = may_differ
-        self._directory = directory
-        self._name = name
-
-    @contextlib.contextmanager
-    def hold(self, frame: DataFrame) -> Iterator[DataFrame]:
-        """The frame, computed at most once until the block ends."""
-        if self._is_read_once:
-            yield frame
-        elif self._may_differ:
-            yield from self._spooled(frame)
-        else:
-            persisted = frame.persist()
-            try:
-                yield persisted
-            finally:
-                persisted.unpersist()
-
-    def _spooled(self, frame: DataFrame) -> Iterator[DataFrame]:
-        self._directory.remove_folders(self._name)
-        place = f"{self._directory.address}/{self._name}"
-        frame.write.options(**COMMITTER).parquet(place)
-        try:
-            yield frame.sparkSession.read.schema(frame.schema).parquet(place)
-        finally:
-            self._directory.remove_folders(self._name)
 
 
 class StopRequested(Exception):
@@ -147,7 +107,7 @@ class QueryRun:
         try:
             if definition.trigger:
                 writer = writer.trigger(**definition.trigger)
-            with settings(frame.sparkSession, quick_settings(self._workdir, frame.sparkSession)):
+            with changed_settings(frame.sparkSession, quick_settings(self._workdir, frame.sparkSession)):
                 self.query = writer.start()
             self._heartbeat.follow(self._end)
             self._has_started.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 
 import msgspec
@@ -10,20 +9,21 @@ import msgspec
 from holdfast.base.jvm import default_parallelism
 from holdfast.base.steps import step
 from holdfast.checkpoints import CheckpointStore, Lease
-from holdfast.checkpoints.heartbeat import read_heartbeat
 from holdfast.checkpoints.manifest import CheckpointManifest
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, code_of
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid
 from holdfast.pipeline.dead_letters import DeadLetterSink, check_view
 from holdfast.pipeline.definition import VERSION, PipelineDefinition, PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator
-from holdfast.pipeline.heartbeat import HeartbeatThread, takeover
+from holdfast.pipeline.heartbeat import HeartbeatThread
 from holdfast.pipeline.query.plan import describe_query
 from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.recovery import apply, observe, observe_workdir, recover_sinks
 from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_start, plan_recovery
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
-from holdfast.pipeline.workdir.executor_probe import check_executor_versions, check_executors_see
+from holdfast.pipeline.takeover import announce_takeover
+from holdfast.pipeline.workdir.executor_probe import check_executors_see
+from holdfast.pipeline.workdir.executor_versions import check_executor_versions
 from holdfast.pipeline.workdir.file_manager import check_file_manager
 from holdfast.pipeline.workdir.pack import packing_for
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
@@ -51,36 +51,18 @@ class Claim(msgspec.Struct, frozen=True):
 def start(prepared: PreparedPipeline) -> QueryRun:
     """Take the pipeline over, bring store, sinks and workdir to one point, and start Spark from there.
 
-    Every stage can be repeated: after a crash between two stages the next start runs all of them again.
+    `preflight` comes first: `Run` calls it once, and then this function again at each restart. Every stage can be
+    repeated: after a crash between two stages the next start runs all of them again.
     """
     definition = prepared.definition
     claim = take_over(definition.store, definition.workdir, definition.name)
     heartbeat = HeartbeatThread(definition.store.objects, claim.lease)
-    heartbeat.start()
-    try:
-        return _recover_and_run(prepared, claim, heartbeat)
-    except BaseException as error:
-        heartbeat.stop(("failed", code_of(error)))
-        raise
-
-
-def _recover_and_run(prepared: PreparedPipeline, claim: Claim, heartbeat: HeartbeatThread) -> QueryRun:
-    definition = prepared.definition
-    seen = _observe(definition, claim)
-    plan = _plan(seen, prepared)
-    _announce(plan, definition.name)
-    snapshotter = _snapshotter(prepared, claim)
-    newest = apply(
-        plan,
-        seen,
-        definition=definition,
-        workdir=claim.workdir,
-        generation=claim.generation,
-        snapshotter=snapshotter,
-    )
-    if warning := check_executors_see(claim.workdir, definition.frame.sparkSession):
-        _tell_warning(definition.name, warning)
-    return _run(prepared, plan, claim, snapshotter, newest, heartbeat)
+    with heartbeat.during_start():
+        seen = _observe(definition, claim)
+        plan = _plan(seen, prepared)
+        _announce(plan, definition.name)
+        snapshotter, newest = _apply(plan, seen, prepared, claim)
+        return _run(prepared, plan, claim, snapshotter, newest, heartbeat)
 
 
 # 1. Preflight: what can be refused while another driver may be at work
@@ -166,18 +148,8 @@ def take_over(store: CheckpointStore, workdir: Workdir, pipeline: str) -> Claim:
     store.check_lease()
     lease = store.claim(recheck_after=1.0)
     first_id = store.next_id(saved_only=True)
-    _announce_takeover(store, lease, pipeline)
+    announce_takeover(store, lease, pipeline)
     return Claim(lease, first_id, workdir.fenced(lease.generation, store.check_lease))
-
-
-def _announce_takeover(store: CheckpointStore, lease: Lease, pipeline: str) -> None:
-    last = None
-    with contextlib.suppress(HoldfastError):  # only a word less is said
-        last = read_heartbeat(store.objects)
-    if found := takeover(lease, last):
-        text, is_alive = found
-        log.log(logging.WARNING if is_alive else logging.INFO, "%s: %s", pipeline, text, extra={"is_told": True})
-        tell(Notice(pipeline, text, "warning" if is_alive else "info"))
 
 
 # 3. Observe
@@ -216,14 +188,29 @@ def _announce(plan: RecoveryPlan, pipeline: str) -> None:
         tell(Notice(pipeline, sentence))
 
 
-# 5. Apply: recovery.apply
+# 5. Apply
 
 
-def _snapshotter(prepared: PreparedPipeline, claim: Claim) -> WorkdirSnapshotter:
+def _apply(
+    plan: RecoveryPlan, seen: Observation, prepared: PreparedPipeline, claim: Claim
+) -> tuple[WorkdirSnapshotter, CheckpointManifest | None]:
+    """What will take the snapshots of the workdir, and the newest checkpoint as it is after `recovery.apply`."""
     definition = prepared.definition
-    packing = packing_for(definition.frame.sparkSession, definition.access)
-    is_stateful = bool(prepared.description.state)
-    return WorkdirSnapshotter(claim.workdir, definition.store, packing, is_stateful=is_stateful)
+    snapshotter = WorkdirSnapshotter(
+        claim.workdir,
+        definition.store,
+        packing_for(definition.frame.sparkSession, definition.access),
+        is_stateful=bool(prepared.description.state),
+    )
+    newest = apply(
+        plan,
+        seen,
+        definition=definition,
+        workdir=claim.workdir,
+        generation=claim.generation,
+        snapshotter=snapshotter,
+    )
+    return snapshotter, newest
 
 
 # 6. Run
@@ -238,6 +225,8 @@ def _run(
     heartbeat: HeartbeatThread,
 ) -> QueryRun:
     definition = prepared.definition
+    if warning := check_executors_see(claim.workdir, definition.frame.sparkSession):
+        _tell_warning(definition.name, warning)
     _check_replayed_tables(definition, plan, newest)
     resumed = newest if plan.checkpoint_id is not None else None
     coordinator = EpochCoordinator(

@@ -3,7 +3,7 @@
 from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.function import FunctionSink
-from holdfast.sinks.index import IndexSink
+from holdfast.sinks.index.sink import IndexSink
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sink import (
     EXACTLY_ONCE,

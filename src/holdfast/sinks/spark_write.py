@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.base.addresses import HDFS_SCHEME, is_cloud, is_local, remote_parts, scheme_of, spark_address
@@ -15,7 +13,7 @@ from holdfast.storage.objects.hdfs_errors import explained_text
 from holdfast.storage.objects.refusals import refusal_in
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 # Classes of SQLSTATE that mean that the values or the columns are at fault.
 DATA_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
@@ -53,7 +51,6 @@ COMMITTER = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 """Settings of Hadoop's for a write to object storage or HDFS."""
-_changing_settings = threading.RLock()
 
 
 def write_rows(
@@ -153,23 +150,6 @@ def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:
             else "try again when the service answers",
         )
     return None
-
-
-@contextlib.contextmanager
-def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Change a session's settings within a block. One block at a time in this process."""
-    with _changing_settings:
-        before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
-        try:
-            for name, value in wanted.items():
-                session.conf.set(name, value)
-            yield
-        finally:
-            for name, old in before.items():
-                if old is None:
-                    session.conf.unset(name)
-                else:
-                    session.conf.set(name, old)
 
 
 def column_named(name: str) -> Column:

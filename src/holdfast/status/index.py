@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.errors import Corrupt
 from holdfast.index import Gap, Index, StoredCheckpoint, records
-from holdfast.sinks.index import epoch_of
+from holdfast.sinks.index.sink import epoch_of
 from holdfast.status import format
 from holdfast.storage.kv.open import open_kv
 from holdfast.storage.kv.store import Reader, Row, end_of

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.pipeline.workdir import executor_probe
+from holdfast.pipeline.workdir import executor_probe, executor_versions
 from holdfast.pipeline.workdir.executor_probe import (
     LATE,
     PATIENCE,
     SETTLED,
     RollCall,
-    check_executor_versions,
     check_executors_see,
     expected_executors,
 )
+from holdfast.pipeline.workdir.executor_versions import check_executor_versions
 from holdfast.pipeline.workdir.local import LocalWorkdir
 
 STANDALONE = {"spark.master": "spark://host:7077"}
@@ -99,14 +99,15 @@ def two_executors(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
     """A cluster on which two executors have registered, and tasks are run as the test says."""
 
     def run_with(run: Run) -> None:
-        monkeypatch.setattr(executor_probe, "run_on_executors", run)
+        monkeypatch.setattr(executor_versions, "run_on_executors", run)
 
     monkeypatch.setattr(executor_probe, "LATE", 0.5)
-    monkeypatch.setattr(executor_probe, "HOLD", 0.0)
+    monkeypatch.setattr(executor_versions, "HOLD", 0.0)
     monkeypatch.setattr(executor_probe, "active_settings", dict)
-    monkeypatch.setattr(executor_probe, "is_one_process", lambda _: False)
-    monkeypatch.setattr(executor_probe, "executor_count", lambda _: 2)
-    monkeypatch.setattr(executor_probe, "default_parallelism", lambda _: 4)
+    for module in (executor_probe, executor_versions):
+        monkeypatch.setattr(module, "is_one_process", lambda _: False)
+        monkeypatch.setattr(module, "executor_count", lambda _: 2)
+    monkeypatch.setattr(executor_versions, "default_parallelism", lambda _: 4)
     return run_with
 
 

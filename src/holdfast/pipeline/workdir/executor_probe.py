@@ -1,4 +1,4 @@
-"""Proof that every executor sees the workdir and runs the driver's versions.
+"""Proof that every executor sees the workdir.
 
 State that executors keep on disks of their own is never captured, and Spark does not notice: its tasks find their own
 files again as long as they run where they ran before.
@@ -11,22 +11,15 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.base.codec import converted
-from holdfast.base.jvm import (
-    active_settings,
-    default_parallelism,
-    executor_count,
-    is_one_process,
-    run_on_executors,
-)
+from holdfast.base.jvm import active_settings, executor_count, is_one_process
 from holdfast.base.steps import step
-from holdfast.errors import HoldfastError, Invalid, one_line
-from holdfast.pipeline.workdir.executor_versions import Versions, python_refusal, version_refusal, versions_here
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.pipeline.workdir.executor_versions import Answer, answer_here, ask_executors
 from holdfast.pipeline.workdir.workdir import PROBE, Workdir
 
 if TYPE_CHECKING:
@@ -39,23 +32,8 @@ LATE = 15.0
 SETTLED = 2.0
 """Seconds without another executor after which all are there, where it is not known how many to expect."""
 POLL = 0.1
-HOLD = 0.2
-"""Seconds that a task keeps its core, so that the others go to other executors."""
-_NOT_LOADED = re.compile(r"ModuleNotFoundError: |AttributeError: Can't get attribute ")
-"""A module that is not installed there, or an older release of it."""
 _DEFAULT_INSTANCES = 2
 """Of Spark's on YARN and Kubernetes."""
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What one task found."""
-
-    host: str
-    executor: int
-    """The process that started the Python worker: another one on each executor."""
-    problem: str | None
-    """Why the workdir cannot be used from there; None if it can."""
-    versions: Versions = Versions()
 
 
 class RollCall(msgspec.Struct, frozen=True):
@@ -107,16 +85,6 @@ def expected_executors(settings: Mapping[str, str]) -> int | None:
     return instances
 
 
-def check_executor_versions(spark: SparkSession) -> None:
-    """`Invalid` if an executor runs another Holdfast, PySpark or minor version of Python than the driver.
-
-    One small job, on clusters only. Does not guarantee anything about executors that are not there yet: they are
-    compared by `check_executors_see`.
-    """
-    if not is_one_process(spark):
-        _run(_answer, _tasks(spark), spark)
-
-
 def check_executors_see(workdir: Workdir, spark: SparkSession) -> str | None:
     """`Invalid` if an executor cannot read what the driver writes into the workdir, or the driver not what it writes.
 
@@ -145,7 +113,7 @@ def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> RollCall:
     began = changed = time.monotonic()
     while True:
         if len(answered) < max(executor_count(spark), 1):
-            for answer in _run(probe, _tasks(spark), spark):
+            for answer in ask_executors(probe, spark):
                 problem = answer.problem or probe.problem_with(answer)
                 if problem is not None:
                     raise _not_shared(workdir, answer.host, problem)
@@ -159,43 +127,6 @@ def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> RollCall:
         time.sleep(POLL)
 
 
-def _tasks(spark: SparkSession) -> int:
-    return max(default_parallelism(spark), executor_count(spark))
-
-
-def _run(question: Callable[[int], dict[str, Any]], tasks: int, spark: SparkSession) -> list[Answer]:
-    """The answers of executors to a question. `Invalid` if one of them runs other versions than the driver."""
-    try:
-        answers = [converted(found, Answer) for found in run_on_executors(spark, question, list(range(tasks)))]
-    except HoldfastError:
-        raise
-    except Exception as error:
-        if refusal := python_refusal(str(error)):
-            raise refusal from error
-        if not _NOT_LOADED.search(str(error)):
-            raise
-        raise Invalid(
-            f"An executor cannot load what it needs: {_missing_module(error)}.",
-            code="executor.package",
-            about="executors",
-            unchanged="every checkpoint and every sink",
-            next_step="install the same Holdfast, with the same extras, in the Python of the executors "
-            "(spark.pyspark.python, or an archive with spark.archives)",
-        ) from error
-    for answer in answers:
-        if refusal := version_refusal(answer.host, versions_here(), answer.versions):
-            raise refusal
-    return answers
-
-
-def _answer(task: int, problem: str | None = None) -> dict[str, Any]:
-    """An `Answer` as plain values: another release may have another class of that name, which cannot be unpickled."""
-    time.sleep(HOLD)
-    answer = Answer(socket.gethostname(), os.getppid(), problem, versions_here())
-    found: dict[str, Any] = msgspec.to_builtins(answer)
-    return found
-
-
 class _Probe:
     """What an executor does: read the driver's file, write one of its own."""
 
@@ -204,7 +135,7 @@ class _Probe:
         self._folder = folder
 
     def __call__(self, task: int) -> dict[str, Any]:
-        return _answer(task, self._problem_here())
+        return answer_here(task, self._problem_here())
 
     def _problem_here(self) -> str | None:
         directory = self._workdir.directory
@@ -240,11 +171,6 @@ def _count(number: int, noun: str) -> str:
 
 def _name(host: str, executor: int) -> str:
     return f"{host}-{executor}"
-
-
-def _missing_module(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if _NOT_LOADED.search(line)]
-    return _NOT_LOADED.sub("", lines[-1]).strip().rstrip(".") if lines else one_line(error)
 
 
 def _not_shared(workdir: Workdir, host: str, problem: str) -> Invalid:

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.base.addresses import is_cloud
 from holdfast.base.codec import json_decoder
+from holdfast.base.jvm import changed_settings
 from holdfast.base.steps import step
 from holdfast.errors import Invalid
 from holdfast.sinks.delta.address import table_address
@@ -42,7 +43,7 @@ from holdfast.sinks.delta.table import (
     unsupported,
 )
 from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, SinkProgress
-from holdfast.sinks.spark_write import column_named, first_reason, settings
+from holdfast.sinks.spark_write import column_named, first_reason
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -176,7 +177,7 @@ class DeltaSink:
         is_data = not self.key and not new  # else the commit reads the files, and writes others
         partitioned_by = table.metadata().partition_columns if is_data else []
         with self._storage.errors("what the table's readers see"), self._storage.new(delivery) as name:
-            with settings(frame.sparkSession, PARQUET_SETTINGS):
+            with changed_settings(frame.sparkSession, PARQUET_SETTINGS):
                 files = self._storage.write(frame, name, partitioned_by, is_data=is_data)
             self._refuse_nulls(files, required(_fields(table), stored))
             if self.key and files:

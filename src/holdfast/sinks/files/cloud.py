@@ -25,9 +25,9 @@ from holdfast.errors import Conflict, Corrupt, NotFound
 from holdfast.sinks.files.address import sink_path
 from holdfast.sinks.files.cloud_staging import CloudStaging, EpochRecord, encode_record, read_record
 from holdfast.sinks.files.layout import EPOCH_FILE, CommittedFile, FileLayout
-from holdfast.sinks.files.metadata_log import FIRST, SparkMetadataLog
-from holdfast.sinks.files.spark_metadata import LoggedEpoch
-from holdfast.sinks.files.try_out import try_out
+from holdfast.sinks.files.spark_metadata_format import LoggedEpoch
+from holdfast.sinks.files.spark_metadata_log import FIRST, SparkMetadataLog
+from holdfast.sinks.files.trial_write import try_out
 from holdfast.sinks.owner_file import OWNER_FILE, DirectoryOwner, OwnerFile
 from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, check_same_delivery
 from holdfast.sinks.spark_write import write_rows

@@ -15,7 +15,7 @@ from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.sinks.files.layout import EPOCH_FILE, HIDDEN
-from holdfast.sinks.files.spark_metadata import LoggedFile
+from holdfast.sinks.files.spark_metadata_format import LoggedFile
 from holdfast.sinks.sink import Delivery, RowsRefused
 from holdfast.sinks.staged_name import StagedName, new_name, parse
 from holdfast.storage.objects.cloud import CloudObjects

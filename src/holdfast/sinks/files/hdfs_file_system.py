@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.sinks.files.layout import EPOCH_FILE
-from holdfast.sinks.files.rename import STAGING
+from holdfast.sinks.files.renamed_files import STAGING
 from holdfast.sinks.owner_file import OWNER_FILE, OwnerFile, refused_directory
 from holdfast.sinks.sink import Delivery, Descriptor
 from holdfast.sinks.staged_name import StagedName, new_name, parse

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from holdfast.sinks.files.layout import EPOCH_FILE
-from holdfast.sinks.files.rename import STAGING
+from holdfast.sinks.files.renamed_files import STAGING
 from holdfast.sinks.owner_file import local_owner_file, refused_directory
 from holdfast.sinks.staging import StagingArea, sink_disk_errors
 from holdfast.storage.files.disk import sync

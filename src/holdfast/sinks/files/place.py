@@ -11,7 +11,7 @@ from holdfast.sinks.files.cloud import CloudFiles
 from holdfast.sinks.files.hdfs_file_system import HdfsFileSystem
 from holdfast.sinks.files.layout import CommittedFile, FileLayout
 from holdfast.sinks.files.local_file_system import LocalFileSystem
-from holdfast.sinks.files.rename import RenamedFiles
+from holdfast.sinks.files.renamed_files import RenamedFiles
 from holdfast.sinks.owner_file import DirectoryOwner
 from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress
 

@@ -24,17 +24,15 @@ which fails if it is gone. So an update that has read an object which is then de
 from __future__ import annotations
 
 import contextlib
-import itertools
 import posixpath
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from hdfs_native import FileStatus, FileWriter
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, OutcomeUnknown, Unavailable, one_line
 from holdfast.storage.files.disk import is_temporary
-from holdfast.storage.objects.hdfs_client import HdfsClient, slices
+from holdfast.storage.objects.hdfs_client import HdfsClient
 from holdfast.storage.objects.hdfs_errors import translated
 from holdfast.storage.objects.hdfs_turns import Turns
 from holdfast.storage.objects.keys import check_key, check_prefix
@@ -73,7 +71,7 @@ class HdfsObjects:
     def create(self, key: str, chunks: Chunks) -> None:
         path = self._path(key)
         with step("object.create", key=key), self._explained(key, writing=True):
-            temporary = self._write_beside(path, chunks)
+            temporary = self._hdfs.write_beside(path, chunks)
             try:
                 self._hdfs.rename(temporary, path)
             except FileExistsError:
@@ -97,7 +95,7 @@ class HdfsObjects:
                 try:
                     outcome = self._replace(key, contender, writer, change, limit)
                 except BaseException:
-                    self._discard(contender)
+                    self._hdfs.discard(contender)
                     raise
                 if outcome is not None:
                     return outcome
@@ -132,7 +130,7 @@ class HdfsObjects:
     def read(self, key: str, *, limit: int) -> bytes:
         path = self._path(key)
         with self._explained(key):
-            body = self._read(path, lambda size: size if size <= limit else None)
+            body = self._hdfs.read(path, lambda size: size if size <= limit else None)
         if isinstance(body, int):
             raise Corrupt(f"{key} is {body} bytes, more than {limit}.", code="object.too-large", about=self._shown(key))
         return body
@@ -263,7 +261,7 @@ class HdfsObjects:
         current = self._read_for_update(path, limit)
         body = change(current)
         if body is None:
-            self._discard(contender)
+            self._hdfs.discard(contender)
             return False
         with step("object.update", key=key):
             try:
@@ -274,10 +272,10 @@ class HdfsObjects:
             try:
                 self._hdfs.rename(contender, path, overwrite=current is not None)
             except FileExistsError:
-                self._discard(contender)  # created since we looked
+                self._hdfs.discard(contender)  # created since we looked
                 return None
             except FileNotFoundError:  # removed by a rival, or renamed by a try whose reply was lost
-                return True if self._has_body(path, [body]) else None
+                return True if self._hdfs.has_body(path, [body]) else None
             except Exception as error:
                 with contextlib.suppress(Conflict):
                     if not self._took_effect(contender, key, [body], error):
@@ -288,7 +286,7 @@ class HdfsObjects:
 
     def _read_for_update(self, path: str, limit: int) -> bytes | None:
         try:
-            body = self._read(path, lambda size: size if size <= limit else min(limit, BEGINNING))
+            body = self._hdfs.read(path, lambda size: size if size <= limit else min(limit, BEGINNING))
         except FileNotFoundError:
             return None
         assert isinstance(body, bytes)
@@ -305,7 +303,7 @@ class HdfsObjects:
         try:
             if self._withdrawn(temporary):
                 return False
-            if self._has_body(self._path(key), chunks):
+            if self._hdfs.has_body(self._path(key), chunks):
                 return True
             if self.info(key) is None:
                 return False
@@ -328,68 +326,7 @@ class HdfsObjects:
                 return True  # the NameNode answers, and changes nothing: in safe mode, for one
             raise
 
-    def _has_body(self, path: str, chunks: Chunks) -> bool:
-        """Whether the file holds exactly these bytes."""
-        expected = slices(chunks)
-        try:
-            reader = self._hdfs.open(path)
-        except FileNotFoundError:
-            return False
-        if len(reader) != sum(memoryview(chunk).nbytes for chunk in chunks):
-            return False
-        rest = b""
-        for piece in self._hdfs.pieces(reader, 0, len(reader)):
-            while len(rest) < len(piece):
-                rest += next(expected)
-            if rest[: len(piece)] != piece:
-                return False
-            rest = rest[len(piece) :]
-        return True
-
-    # Files
-
-    def _write_beside(self, path: str, chunks: Chunks) -> str:
-        """A file under a name of its own, in the folder where it will be needed."""
-        folder, name = posixpath.split(path)
-        for _ in range(3):
-            temporary = f"{folder}/.{name}.{secrets.token_hex(8)}-0.tmp"
-            with step("hdfs.write"):
-                try:
-                    writer = self._hdfs.create(temporary, parents=True)
-                except FileExistsError:
-                    self._discard(temporary)  # ours, by a try whose reply was lost
-                    continue
-                try:
-                    self._hdfs.write(writer, temporary, chunks)
-                except BaseException:
-                    self._discard(temporary)
-                    raise
-                return temporary
-        raise TimeoutError("the replies of the NameNode keep getting lost")
-
-    def _discard(self, temporary: str) -> None:
-        with contextlib.suppress(Exception):  # a leftover is swept later; it is not worth failing for
-            self._hdfs.remove(temporary)
-
-    def _read(self, path: str, wanted: Callable[[int], int | None]) -> bytes | int:
-        """The first bytes of a file, as many as `wanted` says of its size; its size if that says None.
-
-        An update may replace the file between the look and the read, and the DataNodes drop the old blocks: then anew.
-        """
-        for attempt in itertools.count(1):
-            reader = self._hdfs.open(path)
-            size = len(reader)
-            length = wanted(size)
-            if length is None:
-                return size
-            try:
-                return b"".join(self._hdfs.pieces(reader, 0, length))
-            except TimeoutError:
-                raise
-            except (RuntimeError, OSError):
-                if attempt == 3:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+    # Listing
 
     def _below(self, prefix: str) -> Statuses:
         """Every file and folder below a prefix, with its key."""

@@ -6,8 +6,11 @@ own and is given up after `CALL_LIMIT` seconds. Whether it takes effect later is
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import posixpath
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -113,7 +116,7 @@ class HdfsClient:
         hdfs-native reads the file without that block, and no error tells.
         """
         size = 0
-        for piece in slices(chunks):
+        for piece in _slices(chunks):
             self.call(functools.partial(_write_piece, writer, piece))
             size += len(piece)
         self.call(lambda _: writer.close())
@@ -151,8 +154,71 @@ class HdfsClient:
         with step("hdfs.secure"):
             self.call(lambda hdfs: hdfs.set_times(path, found.modification_time, found.access_time))
 
+    # Of several calls
 
-def slices(chunks: Chunks) -> Iterator[bytes]:
+    def read(self, path: str, wanted: Callable[[int], int | None]) -> bytes | int:
+        """The first bytes of a file, as many as `wanted` says of its size; its size if that says None.
+
+        An update may replace the file between the look and the read, and the DataNodes drop the old blocks: then anew.
+        """
+        for attempt in itertools.count(1):
+            reader = self.open(path)
+            size = len(reader)
+            length = wanted(size)
+            if length is None:
+                return size
+            try:
+                return b"".join(self.pieces(reader, 0, length))
+            except TimeoutError:
+                raise
+            except (RuntimeError, OSError):
+                if attempt == 3:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def write_beside(self, path: str, chunks: Chunks) -> str:
+        """A file under a name of its own, in the folder where it will be needed."""
+        folder, name = posixpath.split(path)
+        for _ in range(3):
+            temporary = f"{folder}/.{name}.{secrets.token_hex(8)}-0.tmp"
+            with step("hdfs.write"):
+                try:
+                    writer = self.create(temporary, parents=True)
+                except FileExistsError:
+                    self.discard(temporary)  # ours, by a try whose reply was lost
+                    continue
+                try:
+                    self.write(writer, temporary, chunks)
+                except BaseException:
+                    self.discard(temporary)
+                    raise
+                return temporary
+        raise TimeoutError("the replies of the NameNode keep getting lost")
+
+    def has_body(self, path: str, chunks: Chunks) -> bool:
+        """Whether the file holds exactly these bytes."""
+        expected = _slices(chunks)
+        try:
+            reader = self.open(path)
+        except FileNotFoundError:
+            return False
+        if len(reader) != sum(memoryview(chunk).nbytes for chunk in chunks):
+            return False
+        rest = b""
+        for piece in self.pieces(reader, 0, len(reader)):
+            while len(rest) < len(piece):
+                rest += next(expected)
+            if rest[: len(piece)] != piece:
+                return False
+            rest = rest[len(piece) :]
+        return True
+
+    def discard(self, temporary: str) -> None:
+        with contextlib.suppress(Exception):  # a leftover is swept later; it is not worth failing for
+            self.remove(temporary)
+
+
+def _slices(chunks: Chunks) -> Iterator[bytes]:
     for chunk in chunks:
         whole = memoryview(chunk).cast("B")
         yield from (bytes(whole[at : at + PIECE]) for at in range(0, len(whole), PIECE))

@@ -9,7 +9,7 @@ import pytest
 from source_index import HASH, KAFKA, url_of
 
 import holdfast
-from holdfast.sinks.index import sequence_of
+from holdfast.sinks.index.sink import sequence_of
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from cloud_files import logged_files
 from obstore.store import MemoryStore
 
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.sinks.files import spark_metadata
+from holdfast.sinks.files import spark_metadata_format
 from holdfast.sinks.files.layout import FileLayout
-from holdfast.sinks.files.metadata_log import SparkMetadataLog
-from holdfast.sinks.files.spark_metadata import LoggedEpoch, LoggedFile
+from holdfast.sinks.files.spark_metadata_format import LoggedEpoch, LoggedFile
+from holdfast.sinks.files.spark_metadata_log import SparkMetadataLog
 from holdfast.storage.objects import CloudObjects
 
 AT = "s3a://bucket/a b"
@@ -26,7 +26,7 @@ EPOCH = LoggedEpoch(0, 17, "mark", (LoggedFile("part-0.parquet", 454, 1795010015
 
 
 def test_a_file_is_written_as_spark_writes_it() -> None:
-    body = spark_metadata.entry([spark_metadata.encode(AT, "epoch=000017", EPOCH)]).decode()
+    body = spark_metadata_format.entry([spark_metadata_format.encode(AT, "epoch=000017", EPOCH)]).decode()
     version, directory, file = body.split("\n")
     assert (version, file) == ("v1", OF_SPARK)
     assert json.loads(directory) == json.loads(OF_SPARK) | {
@@ -47,16 +47,16 @@ def test_a_file_is_written_as_spark_writes_it() -> None:
     ],
 )
 def test_an_entry_tells_what_it_was_made_of(epochs: list[LoggedEpoch]) -> None:
-    parts = [spark_metadata.encode(AT, f"epoch={logged.epoch}", logged) for logged in epochs]
-    body = spark_metadata.entry(parts)
-    assert spark_metadata.decode(body) == epochs
-    assert spark_metadata.entry([spark_metadata.lines_of(body)]) == body
+    parts = [spark_metadata_format.encode(AT, f"epoch={logged.epoch}", logged) for logged in epochs]
+    body = spark_metadata_format.entry(parts)
+    assert spark_metadata_format.decode(body) == epochs
+    assert spark_metadata_format.entry([spark_metadata_format.lines_of(body)]) == body
 
 
 @pytest.mark.parametrize("body", [b"", b"v2", b"v1\n{", b"v1\n[]", f"v1\n{OF_SPARK}".encode(), b"v1\n{}"])
 def test_entries_that_make_no_sense(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        spark_metadata.decode(body)
+        spark_metadata_format.decode(body)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_entries_that_make_no_sense(body: bytes) -> None:
     ],
 )
 def test_names(name: str, number: int | None) -> None:
-    assert spark_metadata.number_in(name) == number
+    assert spark_metadata_format.number_in(name) == number
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_names(name: str, number: int | None) -> None:
     ],
 )
 def test_which_entries_are_needed(there: Any, needed: list[int], removable: list[int]) -> None:
-    assert spark_metadata.needed(there) == needed
-    assert spark_metadata.removable(there) == removable
+    assert spark_metadata_format.needed(there) == needed
+    assert spark_metadata_format.removable(there) == removable
     left = set(there) - set(removable)
-    assert spark_metadata.needed(left) == needed
+    assert spark_metadata_format.needed(left) == needed
 
 
 @pytest.mark.parametrize("there", [[], [1], [0, 2], [10], [9, 11]])
 def test_entries_that_are_missing(there: list[int]) -> None:
     with pytest.raises(ValueError, match=r"no entry|missing"):
-        spark_metadata.needed(there)
+        spark_metadata_format.needed(there)
 
 
 class TestLog:

@@ -20,9 +20,10 @@ from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.index import Index, SourceCheckpoint
 from holdfast.index.records import SCHEMA
 from holdfast.index.rows import columns_of, encoded
-from holdfast.sinks import IndexSink, RowsRefused, SinkProgress, index_rows
-from holdfast.sinks.index import STAGED_AS, epoch_of, sequence_of
-from holdfast.sinks.index_rows import RowCounts, count_rows
+from holdfast.sinks import IndexSink, RowsRefused, SinkProgress
+from holdfast.sinks.index import staged_rows
+from holdfast.sinks.index.sink import STAGED_AS, epoch_of, sequence_of
+from holdfast.sinks.index.staged_rows import RowCounts, count_rows
 from holdfast.storage.kv.memory import MemoryStore
 from holdfast.storage.kv.rocksdb import RocksdbStore
 from holdfast.storage.kv.transaction import OVERHEAD
@@ -203,7 +204,7 @@ class TestSqlite(IndexPlace):
 
     def test_a_row_that_is_too_large_is_refused_when_staged(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Spark's test driver has no memory for a row of 64 MiB."""
-        monkeypatch.setattr("holdfast.sinks.index_refused_rows.MAX_VALUE_BYTES", len(b'{"id":1,"name":"one"}'))
+        monkeypatch.setattr("holdfast.sinks.index.refused_rows.MAX_VALUE_BYTES", len(b'{"id":1,"name":"one"}'))
         self.deliver([(1, "one")], delivery(1))
         with pytest.raises(RowsRefused, match="a row of 22 bytes, as JSON, is too large"):
             self.stage([(2, "1234"), (3, "")], delivery(2))
@@ -261,7 +262,7 @@ class TestRocksdbOfOneMegabyte(SinkUnderTest):
         path = str(self.area)
         encoded(self.frame(rows), ["id"], None).write.options(**STAGED_AS).parquet(f"file://{path}")
         here = count_rows(path, self.spark, exactly=exactly)
-        monkeypatch.setattr(index_rows, "COUNTED_HERE", 1)
+        monkeypatch.setattr(staged_rows, "COUNTED_HERE", 1)
         assert here == count_rows(path, self.spark, exactly=exactly)
         values = [
             f'{{"id":{number},"name":"{name}"}}' for number, name in ((1, "x"), (1, "y" * 50), ("null", "z"), (22, ""))
@@ -285,7 +286,7 @@ class TestRocksdbOfOneMegabyte(SinkUnderTest):
 
 
 def test_values_are_measured_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_rows, "BATCH_BYTES", 4 << 20)
+    monkeypatch.setattr(staged_rows, "BATCH_BYTES", 4 << 20)
     values = [bytes(1 << 20) + bytes(number) for number in range(96)]
     rows = pyarrow.table({"key": [b"%d" % number for number in range(96)], "value": values})
     pyarrow.parquet.write_table(rows, tmp_path / "part.parquet", row_group_size=8, compression="none")

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, NotFound
-from holdfast.sinks.files import spark_metadata
+from holdfast.sinks.files import spark_metadata_format
 from holdfast.sinks.files.layout import FileLayout
-from holdfast.sinks.files.spark_metadata import LoggedEpoch
+from holdfast.sinks.files.spark_metadata_format import LoggedEpoch
 from holdfast.sinks.sink import Delivery
 from holdfast.storage.objects.cloud import CloudObjects
 
@@ -20,7 +20,7 @@ FOLDER = "_spark_metadata"
 ENTRY_LIMIT = 2 << 30
 MOST_ATTEMPTS = 100
 FIRST = 1000
-READERS = spark_metadata.INTERVAL + 1
+READERS = spark_metadata_format.INTERVAL + 1
 Epoch = tuple[int, int]
 """Lineage and epoch."""
 
@@ -50,7 +50,7 @@ class SparkMetadataLog:
         if any(self._layout.epoch_in(name) for name in self._names_beside()):
             raise self._damaged("its entries are gone, and epochs are there")
         with step("files.begin-log"), contextlib.suppress(Conflict):
-            self._objects.create(self._key(0), [spark_metadata.entry([])])
+            self._objects.create(self._key(0), [spark_metadata_format.entry([])])
 
     def committed(self, *, fresh: bool = False) -> dict[Epoch, str | None]:
         """The committed epochs and their marks: as known here, or read anew."""
@@ -87,12 +87,12 @@ class SparkMetadataLog:
     def _create(self, number: int, logged: LoggedEpoch) -> bool:
         """Create the entry with this number; False if there is one, or there has been one before it was trimmed."""
         directory = self._layout.directory(Delivery("", "", logged.lineage, logged.epoch))
-        lines = [spark_metadata.encode(self._address, directory, logged)]
+        lines = [spark_metadata_format.encode(self._address, directory, logged)]
         with step("files.log", number=number):
             try:
-                if spark_metadata.is_compact(number):
+                if spark_metadata_format.is_compact(number):
                     lines = [*self._lines_before(number), *lines]
-                self._objects.create(self._key(number), [spark_metadata.entry(lines)])
+                self._objects.create(self._key(number), [spark_metadata_format.entry(lines)])
             except (Conflict, NotFound):
                 return False
         # A driver that was frozen for very long may have created an entry that had been there and was trimmed since.
@@ -100,18 +100,19 @@ class SparkMetadataLog:
         if max(numbers, default=number) != number:
             return False
         self._newest = number
-        if spark_metadata.is_compact(number):
+        if spark_metadata_format.is_compact(number):
             self._trim(numbers)
         return True
 
     def _lines_before(self, number: int) -> list[bytes]:
         try:
-            return [spark_metadata.lines_of(body) for body in self._bodies(spark_metadata.needed(range(number)))]
+            bodies = self._bodies(spark_metadata_format.needed(range(number)))
+            return [spark_metadata_format.lines_of(body) for body in bodies]
         except ValueError as error:
             raise self._damaged(str(error)) from error
 
     def _trim(self, numbers: list[int]) -> None:
-        doomed = spark_metadata.removable(numbers)
+        doomed = spark_metadata_format.removable(numbers)
         if doomed:
             with step("files.trim-log", entries=len(doomed)):
                 self._objects.delete([self._key(number) for number in doomed])
@@ -124,9 +125,9 @@ class SparkMetadataLog:
         for _ in range(MOST_ATTEMPTS):
             numbers = self._numbers()
             try:
-                wanted = spark_metadata.needed(numbers)
+                wanted = spark_metadata_format.needed(numbers)
                 bodies = self._bodies(wanted)
-                found = [logged for body in bodies for logged in spark_metadata.decode(body)]
+                found = [logged for body in bodies for logged in spark_metadata_format.decode(body)]
             except NotFound:
                 continue  # trimmed after it was listed
             except ValueError as error:
@@ -142,14 +143,14 @@ class SparkMetadataLog:
 
     def _numbers(self) -> list[int]:
         names = (info.key.removeprefix(self._folder) for info in self._objects.list(self._folder))
-        return sorted(number for name in names if (number := spark_metadata.number_in(name)) is not None)
+        return sorted(number for name in names if (number := spark_metadata_format.number_in(name)) is not None)
 
     def _names_beside(self) -> set[str]:
         sink = self._folder.removesuffix(f"{FOLDER}/")
         return {info.key.removeprefix(sink).partition("/")[0] for info in self._objects.some(sink, FIRST)}
 
     def _key(self, number: int) -> str:
-        return f"{self._folder}{spark_metadata.entry_name(number)}"
+        return f"{self._folder}{spark_metadata_format.entry_name(number)}"
 
     def _damaged(self, why: str) -> Corrupt:
         return Corrupt(

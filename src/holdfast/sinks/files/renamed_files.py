@@ -20,7 +20,7 @@ import msgspec
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
 from holdfast.sinks.files.layout import EPOCH_FILE, HIDDEN, CommittedFile, FileLayout
-from holdfast.sinks.files.try_out import try_out
+from holdfast.sinks.files.trial_write import try_out
 from holdfast.sinks.owner_file import DirectoryOwner, OwnerFile
 from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, check_same_delivery
 from holdfast.sinks.spark_write import write_rows

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.base.arguments import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from holdfast.index.rows import key_document, value_document
-from holdfast.sinks.index_rows import RowCounts
+from holdfast.sinks.index.staged_rows import RowCounts
 from holdfast.sinks.sink import RefusedTogether, RowsRefused
 from holdfast.sinks.spark_write import column_named
 from holdfast.storage.kv.transaction import transaction_size

@@ -22,8 +22,8 @@ from holdfast.index import Index, config_hash, open_index
 from holdfast.index.configuration import UNFINISHED
 from holdfast.index.rows import columns_of, documents, problems
 from holdfast.index.source_checkpoints import MAX_POSITION_BYTES
-from holdfast.sinks.index_refused_rows import Room, check_rows, conditions, fits, same_key
-from holdfast.sinks.index_rows import count_rows, staged_batches
+from holdfast.sinks.index.refused_rows import Room, check_rows, conditions, fits, same_key
+from holdfast.sinks.index.staged_rows import count_rows, staged_batches
 from holdfast.sinks.sink import (
     EXACTLY_ONCE,
     Delivery,

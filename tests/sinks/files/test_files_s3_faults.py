@@ -16,8 +16,8 @@ from sink_places import committing, elsewhere
 
 from holdfast.cli import main
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.sinks.files import spark_metadata
-from holdfast.sinks.files.spark_metadata import LoggedEpoch
+from holdfast.sinks.files import spark_metadata_format
+from holdfast.sinks.files.spark_metadata_format import LoggedEpoch
 from holdfast.sinks.sink import SinkProgress, StagedOutputGone
 from holdfast.storage.objects import open, retry
 from holdfast.testing.conformance.sinks import A, B, C, delivery
@@ -26,7 +26,7 @@ from holdfast.testing.faults.proxy import FaultyProxy, LostReply, Request, Statu
 from servers.s3 import S3Server, options_for
 
 pytestmark = pytest.mark.s3
-WORKS = f"{Path(__file__).parent / 'sink_works.py'}"
+WORKS = f"{Path(__file__).parents[1] / 'sink_works.py'}"
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,11 @@ def begun(s3_server: S3Server, bucket: str, entries: int = 0) -> CloudPlace:
     place.claim(delivery(0))
     if entries:
         earlier = [LoggedEpoch(0, epoch) for epoch in range(1, entries)]
-        lines = [spark_metadata.encode(place.root, f"epoch={logged.epoch:06}", logged) for logged in earlier]
+        lines = [spark_metadata_format.encode(place.root, f"epoch={logged.epoch:06}", logged) for logged in earlier]
         for number in range(entries // 10 * 10 - 1, entries):
-            some = lines[:number] if spark_metadata.is_compact(number) else lines[number - 1 : number]
-            name = spark_metadata.entry_name(number)
-            place.objects.create(f"out/_spark_metadata/{name}", [spark_metadata.entry(some)])
+            some = lines[:number] if spark_metadata_format.is_compact(number) else lines[number - 1 : number]
+            name = spark_metadata_format.entry_name(number)
+            place.objects.create(f"out/_spark_metadata/{name}", [spark_metadata_format.entry(some)])
     place.deliver(A, delivery(1, lineage=1 if entries else 0))
     return place
 

@@ -18,7 +18,7 @@ from sink_places import committing, elsewhere
 from sink_works import sink_of
 
 from holdfast.errors import Corrupt, Invalid, Unavailable
-from holdfast.sinks.files import FileSink, rename
+from holdfast.sinks.files import FileSink, renamed_files
 from holdfast.sinks.sink import Delivery, RowsRefused, SinkProgress, StagedOutputGone
 from holdfast.storage.objects import open_objects
 from holdfast.storage.objects.hdfs_client import HdfsClient
@@ -30,7 +30,7 @@ from servers.hdfs import HdfsServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORKS = f"{Path(__file__).parent / 'sink_works.py'}"
+WORKS = f"{Path(__file__).parents[1] / 'sink_works.py'}"
 
 
 class OnHdfs:
@@ -71,8 +71,8 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         if frame.failure is not None:
             raise frame.failure
 
-    monkeypatch.setattr(rename, "write_rows", write)
-    monkeypatch.setattr(rename, "try_out", lambda _, path, *__, **___: write(HandFrame([]), path))
+    monkeypatch.setattr(renamed_files, "write_rows", write)
+    monkeypatch.setattr(renamed_files, "try_out", lambda _, path, *__, **___: write(HandFrame([]), path))
     monkeypatch.setattr("holdfast.storage.objects.spark_access.active_session", lambda: None)
 
 
@@ -205,13 +205,13 @@ class TestConformanceByHand(ByHand):
     def test_what_was_removed_while_it_was_staged_is_not_sealed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Else an epoch without its rows could be decided."""
         assert self.sink
-        written = rename.write_rows
+        written = renamed_files.write_rows
 
         def swept(frame: Any, path: str, *more: Any, **options: Any) -> None:
             written(frame, path, *more, **options)
             self.at.objects.client.remove(f"{self.at.objects.root}/_staging", recursive=True)
 
-        monkeypatch.setattr(rename, "write_rows", swept)
+        monkeypatch.setattr(renamed_files, "write_rows", swept)
         with pytest.raises(Unavailable) as told:
             self.stage(A, delivery(1))
         assert told.value.code == "hdfs.swept"

@@ -1,0 +1,1 @@
+"""An index as a sink: rows staged as files, committed in one transaction with the source positions."""
