@@ -36,6 +36,8 @@ SETTINGS = {
     "spark.cores.max": str(WORKERS),
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # each end of a run would have an epoch of its own
 }
+AHEAD = 3
+"""How many files of orders wait at a time."""
 STARTS = 5
 """How often a driver is started at the end that has nothing to fear any more."""
 ENDS = {0, Unavailable.exit_code, OutcomeUnknown.exit_code}
@@ -56,10 +58,10 @@ class Cluster:
         self.restarts = 0
         self._driver: Driver | None = None
 
-    def arrive(self, files: int) -> None:
-        """More orders come into the bucket."""
+    def arrive(self) -> None:
+        """More orders come into the bucket, so that there is something to do, and not much."""
         assert self.drivers.bucket is not None
-        for path in sorted((self.drivers.folder / "orders").iterdir())[self.arrived : self.arrived + files]:
+        for path in sorted((self.drivers.folder / "orders").iterdir())[self.arrived : self.drivers.visible + AHEAD]:
             self.drivers.bucket.objects.create(f"orders/{path.name}", [path.read_bytes()])
             self.arrived += 1
 
@@ -109,7 +111,7 @@ class Cluster:
             "server": self.kill_server,
         }
         for number, victim in enumerate(victims, 1):
-            self.arrive(2)
+            self.arrive()
             visible = self.drivers.visible
             if self.chance.random() < 0.7:  # else while it starts, or is at what it was at
                 wait_until(
@@ -123,8 +125,8 @@ class Cluster:
             print(f"        kill {number}: {victim}, {seen} epochs visible, {self.restarts} drivers so far", flush=True)
 
     def end(self) -> None:
-        """The rest of the orders, with nobody killed any more."""
-        self.arrive(len(self.drivers.orders))
+        """What has arrived is delivered, with nobody killed any more."""
+        self.drivers.epochs = self.drivers.epochs[: self.arrived]
         codes = []
         while not codes or (codes[-1] != 0 and len(codes) < STARTS):
             codes.append(self.driver.wait())
@@ -155,6 +157,6 @@ def test_killed_at_any_moment(provider: str, seed: int, tmp_path: Path) -> None:
     require_jars("s3a")
     victims = drawn(seed, rounds=6)
     with ExitStack() as stack:
-        cluster = Cluster(stack, tmp_path, files=2 * len(victims) + 2, seed=seed, provider=provider)
+        cluster = Cluster(stack, tmp_path, files=AHEAD * len(victims), seed=seed, provider=provider)
         cluster.kill_at_random(victims)
         cluster.end()
