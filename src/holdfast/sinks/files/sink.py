@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.addresses import is_local
+from holdfast.base.redact import is_secret
 from holdfast.errors import Invalid
 from holdfast.sinks.files.address import sink_path
 from holdfast.sinks.files.layout import FileLayout
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json", "orc", "parquet")
-SECRET_WORDS = ("key", "secret", "password", "token", "credential")
 
 
 class FileSink:
@@ -141,4 +141,4 @@ def _as_text(value: str | int | bool) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name.lower() for word in SECRET_WORDS)
+    return is_secret(name) or "key" in name.lower()  # also those of Parquet's encryption
