@@ -348,3 +348,8 @@ def test_a_sink_describes_its_path_and_options_without_secrets() -> None:
         "options": {"header": "true", "encryption.Key": "***"},
     }
     assert "hunter2" not in json.dumps(sink.describe())
+
+
+@pytest.mark.parametrize("name", ["parquet.encryption.footer.key", "parquet.encryption.key.list", "kms.passphrase"])
+def test_an_option_that_may_be_a_secret_is_not_described(name: str) -> None:
+    assert FileSink("/data", options={name: "hunter2"}).describe()["options"] == {name: "***"}

@@ -26,6 +26,7 @@ from holdfast.sinks.delta.table import invalid_arguments
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone
 from holdfast.sinks.spark_write import write_rows
 from holdfast.sinks.staged_name import StagedName, gone, name_in, new_name, parse
+from holdfast.storage.objects.retry import check_release
 from holdfast.storage.objects.spark_access import OpenedForSpark
 from holdfast.storage.objects.store import ObjectStore
 
@@ -108,6 +109,7 @@ class CloudStorage:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
+        check_release("deltalake")
         # Not `is_deltatable`, which stops every thread of the process until the service answers.
         try:
             with self.errors("everything"):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.addresses import is_local
+from holdfast.base.redact import is_secret
 from holdfast.errors import Invalid
 from holdfast.sinks.files.address import sink_path
 from holdfast.sinks.files.layout import FileLayout
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json", "orc", "parquet")
-SECRET_WORDS = ("key", "secret", "password", "token", "credential")
 
 
 class FileSink:
@@ -37,8 +37,8 @@ class FileSink:
     returns; on HDFS that means: every DataNode has acknowledged it, and synced it if `dfs.datanode.synconclose` is set.
     Readers see no row of an epoch that was not decided. In a directory, also on HDFS, they see an epoch as a whole or
     not at all. On object storage that holds for Spark's readers of the path, and for those who read what `files()`
-    lists; any other reader that lists the path may see some files of a decided epoch before the others, for as long as
-    its commit takes. An epoch without rows counts, too.
+    lists; any other reader that lists the path may see some files of a decided epoch before the others, until its
+    commit has finished, also if the epoch has to be staged once more. An epoch without rows counts, too.
     Does not guarantee: a small number of files. There is one per partition of the frame. A glob such as `**/*.parquet`
     in a directory includes staged files: read the directory, or `epoch=*/part-*`. On object storage staged files
     lie outside of the path, in `_<name>.holdfast-staging` beside it.
@@ -141,4 +141,4 @@ def _as_text(value: str | int | bool) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name.lower() for word in SECRET_WORDS)
+    return is_secret(name) or "key" in name.lower()  # also those of Parquet's encryption

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import obstore
 from obstore.store import MemoryStore, from_url
 
 from holdfast.base.addresses import (
@@ -95,7 +94,7 @@ def _open_cloud(url: str, options: Mapping[str, str] | None, credentials: Creden
     shown = without_secrets(url)
     if not remote_parts(url).host:
         raise Invalid(f"{url} names no bucket.", code="address.bucket", about=url, next_step="write s3://bucket/path")
-    check_release(obstore.__version__)
+    check_release("obstore")
     config, client, endpoint = _split_options(options or {})
     given: Any = {"config": config, "client_options": client}
     credentials = credentials or keys_without_token(options or {})
@@ -156,6 +155,7 @@ def _open_hdfs(url: str, options: Mapping[str, str] | None) -> ObjectStore:
             unchanged="everything",
             next_step="pip install 'holdfast[hdfs]'",
         ) from error
+    check_release("hdfs-native")
     try:
         client = HdfsClient(f"hdfs://{host}", options)
     except Exception as error:

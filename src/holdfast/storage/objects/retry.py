@@ -12,12 +12,15 @@ import random
 import re
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Literal, TypeVar
 
 log = logging.getLogger("holdfast.objects")
 T = TypeVar("T")
-READS_ERRORS_OF = "0.12"
-"""The release of obstore whose error texts were read to write `failure_of`; they are no interface and may change."""
+READS_ERRORS_OF = {"obstore": "0.12", "hdfs-native": "0.14", "deltalake": "1.6"}
+"""The releases whose error texts were read to write what tells their errors apart: `failure_of`, `hdfs_errors`, and
+`cloud_errors` of the Delta sink. They are no interface and may change."""
+
 TRIES = 5
 FIRST_PAUSE = 0.1
 SHOWN_FROM = 4.0
@@ -50,15 +53,18 @@ class Unanswered(Exception):
 
 
 @functools.cache
-def check_release(installed: str) -> None:
-    """Warn, once, if the errors of the installed release of obstore may read differently from what is expected here."""
-    if installed != READS_ERRORS_OF and not installed.startswith(READS_ERRORS_OF + "."):
+def check_release(package: str) -> None:
+    """Warn, once, if the errors of the installed release of a package may read differently from what is expected."""
+    installed, read = version(package), READS_ERRORS_OF[package]
+    if not f"{installed}.".startswith(f"{read}."):
         log.warning(
-            "obstore %s is installed; its errors are read as those of %s. A write that fails may be reported as "
-            "outcome unknown where it was refused, or be repeated more often than needed. Next: install obstore==%s.*",
+            "%s %s is installed; its errors are read as those of %s. A failure may be reported as another one, such as "
+            "outcome unknown where it was refused, or be repeated more often than needed. Next: install %s==%s.*",
+            package,
             installed,
-            READS_ERRORS_OF,
-            READS_ERRORS_OF,
+            read,
+            package,
+            read,
         )
 
 
