@@ -116,7 +116,7 @@ def _hdfs_options(service: str, setting: Setting) -> dict[str, str]:
         found[members] = named
         addresses = [f"dfs.namenode.rpc-address.{service}.{node.strip()}" for node in named.split(",")]
         found |= {name: value for name in addresses if (value := setting(name))}
-    if found.get(_AUTHENTICATION) == "simple":  # Hadoop's default, which is no word of the user's
+    if found.get(_AUTHENTICATION) == "simple":  # Hadoop's default; the user may not have set it
         del found[_AUTHENTICATION]
     return found
 

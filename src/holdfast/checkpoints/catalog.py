@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from holdfast.base.parallel import in_parallel
 from holdfast.base.steps import step
 from holdfast.checkpoints import manifest_json
 from holdfast.checkpoints.layout import Layout, is_batch_key
@@ -75,7 +75,7 @@ class Catalog:
                 log.warning("skipped a manifest that cannot be read: %s", error)
                 return None
 
-        return [manifest for manifest in in_parallel(attempt, ids) if manifest is not None]
+        return [manifest for manifest in read_each(attempt, ids) if manifest is not None]
 
     def sidecar_key(self, checkpoint_id: int, manifest: CheckpointManifest | None) -> str:
         """Where this checkpoint's sidecar is, or would be."""
@@ -159,9 +159,6 @@ def _move_latest(catalog: Catalog, checkpoint_id: int, *, dangling: int | None =
     return ahead
 
 
-def in_parallel(function: Callable[[int], T], ids: Sequence[int]) -> Iterable[T]:
-    """Call `function` for each id; results in order. Many ids are read in parallel, a few are not worth threads."""
-    if len(ids) < PARALLEL_READS:
-        return [function(checkpoint_id) for checkpoint_id in ids]
-    with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="holdfast-read") as readers:
-        return list(readers.map(function, ids))
+def read_each(function: Callable[[int], T], ids: Sequence[int]) -> list[T]:
+    """The results of `function` for the ids, which reads something for each of them."""
+    return in_parallel(function, ids, at_once=PARALLEL_READS, few=PARALLEL_READS - 1, name="read")

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.base.arguments import check_seconds
 from holdfast.base.steps import step
-from holdfast.checkpoints.catalog import Catalog, in_parallel
+from holdfast.checkpoints.catalog import Catalog, read_each
 from holdfast.checkpoints.layout import BATCH
 from holdfast.checkpoints.lease import FOLDER as LEASE_FOLDER
 from holdfast.checkpoints.manifest import CheckpointManifest
@@ -169,7 +169,7 @@ class Cleanup:
     def _young(self, ids: list[int], age: float) -> set[int]:
         """The checkpoints that stay because of their age. One that cannot be read or owes a sink does not."""
         missing = [number for number in ids if number not in self._refs and number not in self._unchecked]
-        read = dict(zip(missing, in_parallel(self._read, missing), strict=True))
+        read = dict(zip(missing, read_each(self._read, missing), strict=True))
         found = {number: read.get(number) or self._read(number) for number in ids}
         times = {number: refs.timestamp_ms for number, refs in found.items() if refs.is_settled}
         return kept_by_age(times, now_ms=int(self._clock() * 1000), age=age)
@@ -239,7 +239,7 @@ class Cleanup:
         key_of = self._catalog.layout.manifest_key
         return [
             Removal(number, key_of(number), tuple(key for key in refs.objects if key not in needed), refs.bytes)
-            for number, refs in zip(doomed, in_parallel(self._read, doomed), strict=True)
+            for number, refs in zip(doomed, read_each(self._read, doomed), strict=True)
         ]
 
     def _look(self, checkpoint_id: int) -> CheckpointRefs:
@@ -340,7 +340,7 @@ class Cleanup:
                 log.warning("the objects it owns are kept: %s", error)
                 return None
 
-        return dict(zip(ids, in_parallel(attempt, ids), strict=True))
+        return dict(zip(ids, read_each(attempt, ids), strict=True))
 
 
 def _is_known_whole(manifest: CheckpointManifest) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Invalid
 from holdfast.projections import cursors, keys, rebuild, state, status
-from holdfast.projections.batch import ProjectionCommit, error_text, is_store_error, shortened
+from holdfast.projections.batch import ProjectionCommit, error_text, is_store_error, record_text
 from holdfast.projections.event import Event
 from holdfast.projections.event_log import PAGE
 from holdfast.projections.projection import ProjectionLike, check_version
@@ -139,7 +139,7 @@ def _retry(
             commit.rollback()  # also undoes the SQL that the handler ran
             commit = ProjectionCommit(store.kv, ref, known, None)
             again = msgspec.structs.replace(
-                letter, error=shortened(error_text(error)), attempts=letter.attempts + 1, when_ms=store.now_ms()
+                letter, error=record_text(error_text(error)), attempts=letter.attempts + 1, when_ms=store.now_ms()
             )
             commit.commit({"letters": {key: keys.seal(key, again)}})
             return again

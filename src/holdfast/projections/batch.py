@@ -278,7 +278,7 @@ def error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def shortened(why: str) -> str:
+def record_text(why: str) -> str:
     """Cut an error text to what fits into a record, as valid UTF-8."""
     return why[:4096].encode(errors="backslashreplace").decode()
 
@@ -319,5 +319,5 @@ def resume_position(kv: Reader, log: EventLog, ref: BuildRef, prefix: str) -> in
 
 def _letter(failure: Failure, now_ms: int) -> DeadLetter:
     event = failure.event
-    why = shortened(failure.why)
+    why = record_text(failure.why)
     return DeadLetter(event.position, event.stream, event.sequence, event.type, why, failure.attempts, now_ms)

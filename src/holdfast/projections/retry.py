@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast.errors import Invalid
-from holdfast.projections.batch import Failure, shortened
+from holdfast.projections.batch import Failure, record_text
 from holdfast.projections.projection import OnError, ProjectionLike
 from holdfast.projections.state import FailedEvent
 
@@ -36,7 +36,7 @@ def pause(policy: OnError, attempts: int) -> float:
 def waiting(failure: Failure, attempts: int, policy: OnError, now_ms: int) -> FailedEvent:
     """The failed event, for the projection's state: how often it has failed, and when it is tried again."""
     retry_ms = now_ms + int(pause(policy, attempts) * 1000)
-    return FailedEvent(failure.event.position, attempts, retry_ms, shortened(failure.why))
+    return FailedEvent(failure.event.position, attempts, retry_ms, record_text(failure.why))
 
 
 def seconds_left(failed: FailedEvent | None, policy: OnError, now_ms: int) -> float:

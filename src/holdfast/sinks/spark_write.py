@@ -50,7 +50,7 @@ COMMITTER = {
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""Settings of Hadoop's for a write to object storage or HDFS."""
+"""Settings of Hadoop's output committer, for a write to object storage or HDFS."""
 
 
 def write_rows(

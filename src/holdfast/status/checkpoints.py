@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.base.addresses import is_local
 from holdfast.checkpoints import CheckpointStore, manifest_json, open_store
-from holdfast.checkpoints.catalog import Catalog, in_parallel
+from holdfast.checkpoints.catalog import Catalog, read_each
 from holdfast.checkpoints.layout import DirectoryLayout, ObjectLayout
 from holdfast.checkpoints.manifest import CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
@@ -265,7 +265,7 @@ def list_checkpoints(opened: OpenedStore, most: int | None = None) -> Checkpoint
     }
     ids = sorted(sizes)
     wanted = ids[::-1][:most]
-    found = [one for one in in_parallel(lambda number: see_manifest(opened, number), wanted) if one.state != "gone"]
+    found = [one for one in read_each(lambda number: see_manifest(opened, number), wanted) if one.state != "gone"]
     damaged = [one.checkpoint_id for one in found if one.state == "damaged"]
     latest = observe_pointer(opened.catalog, ids, damaged)
     listed = [

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.checkpoints.catalog import in_parallel
+from holdfast.checkpoints.catalog import read_each
 from holdfast.checkpoints.retention import Orphan
 from holdfast.checkpoints.validate import Validator
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
@@ -139,7 +139,7 @@ def bytes_ahead(opened: OpenedStore, wanted: Sequence[int]) -> int:
     """The number of bytes that a deep verification will read, according to the manifests."""
     total = 0
     batches: dict[str, int] = {}
-    for seen in in_parallel(lambda number: see_manifest(opened, number), list(wanted)):
+    for seen in read_each(lambda number: see_manifest(opened, number), list(wanted)):
         if seen.manifest is None:
             continue
         own = seen.manifest.own

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PATIENCE = 60.0
-"""Seconds after which no executor is waited for any more."""
+"""Seconds: stop waiting for executors after this long in any case."""
 LATE = 15.0
-"""Seconds without another executor after which one that is expected, or does not answer, is not waited for any more."""
+"""Seconds: stop waiting for missing or silent executors when none has come for this long."""
 SETTLED = 2.0
-"""Seconds without another executor after which all are there, where it is not known how many to expect."""
+"""Seconds: if the number is unknown, all are there when none has come for this long."""
 POLL = 0.1
 _DEFAULT_INSTANCES = 2
 """Of Spark's on YARN and Kubernetes."""

@@ -209,7 +209,7 @@ def _local_path(address: str) -> Path:
 
 def _no_directory(text: str) -> Invalid:
     return Invalid(
-        f"A workdir is a directory that the driver and all executors get at, not {text!r}.",
+        f"A workdir is a directory that the driver and all executors can reach, not {text!r}.",
         code="workdir.address",
         about=text or "workdir",
         unchanged="everything",

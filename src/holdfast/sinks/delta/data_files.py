@@ -8,11 +8,11 @@ import os
 import urllib.parse
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
+from holdfast.base.parallel import in_parallel
 from holdfast.sinks.delta.table import Json
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -59,11 +59,10 @@ def collect(data: str, fields: list[Json], partitioned_by: Sequence[str]) -> lis
         for folder, values in (leaves.items() if partitioned_by else [("", dict[str, str | None]())])
         for name in sorted(os.listdir(os.path.join(data, folder)))
     ]
-    if not found:
-        return []
     kinds = {field["name"]: field["type"] for field in fields}
-    with ThreadPoolExecutor(min(FOOTER_THREADS, len(found))) as threads:
-        files = list(threads.map(lambda one: _read_footer_at(data, one[0], one[1], kinds), found))
+    files = in_parallel(
+        lambda one: _read_footer_at(data, one[0], one[1], kinds), found, at_once=FOOTER_THREADS, name="footer"
+    )
     for file in files:
         if not file.rows:
             os.unlink(os.path.join(data, file.path))

@@ -12,14 +12,13 @@ three may be repeated by any driver, with the effect of one.
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from holdfast.base.addresses import remote_parts, scheme_of
+from holdfast.base.parallel import in_parallel
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, NotFound
 from holdfast.sinks.files.address import sink_path
@@ -193,7 +192,7 @@ class CloudFiles:
             return True
 
         with step("files.copy", files=len(chosen.files)):
-            return all(_in_parallel(copy, [file.name for file in chosen.files]))
+            return all(in_parallel(copy, [file.name for file in chosen.files], at_once=COPIES_AT_ONCE, name="copy"))
 
     def _withdraw(self, place: _Opened, delivery: Delivery, copied: Sequence[EpochRecord]) -> None:
         """Remove copies of staged outputs that the epoch, which is in the log, did not become.
@@ -273,12 +272,3 @@ class _Opened:
             },
             unready="it was removed, or never prepared",
         )
-
-
-def _in_parallel(function: Callable[[str], T], items: Sequence[str]) -> list[T]:
-    """Call a function for all items, several at once, as part of the caller's block of steps."""
-    if not items:
-        return []
-    with ThreadPoolExecutor(min(COPIES_AT_ONCE, len(items)), thread_name_prefix="holdfast-copy") as threads:
-        running = [threads.submit(contextvars.copy_context().run, function, item) for item in items]
-        return [one.result() for one in running]

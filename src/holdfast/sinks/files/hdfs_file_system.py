@@ -167,7 +167,7 @@ class _Folder:
             return None
 
     def entries(self, name: str) -> list[FileStatus] | None:
-        """What lies right in a folder; None if it is gone, or a file."""
+        """The entries of a folder, without those of its subfolders; None if it is gone, or a file."""
         objects = self.objects()
         path = f"{objects.root}/{name}".rstrip("/")
         try:
@@ -178,7 +178,10 @@ class _Folder:
         return found if [status.path for status in found] != [path] else None
 
     def write(self, name: str, body: bytes) -> None:
-        """A new file, synced. `Unavailable` if its folder is gone: that is not made again, without what was in it."""
+        """A new file, synced. `Unavailable` if its folder is gone.
+
+        The folder is not made again: what was staged in it is lost.
+        """
         objects = self.objects()
         path = f"{objects.root}/{name}"
         with self._explained(name, writing=True), step("hdfs.write"):

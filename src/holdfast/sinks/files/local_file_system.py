@@ -27,7 +27,7 @@ class LocalFileSystem:
         self.owner = local_owner_file(path)
 
     def use(self, session: SparkSession) -> None:
-        """Nothing to do: a disk is a disk."""
+        """Nothing to do: every session reaches a disk in the same way."""
 
     def errors(self, unchanged: str) -> AbstractContextManager[None]:
         return sink_disk_errors(self.path, unchanged)

@@ -46,12 +46,15 @@ class StagedDirectories(Protocol):
 
 
 class EpochFileSystem(Protocol):
-    """What publishing by a rename asks of a file system, at the path of one sink. Directories are named, not pathed."""
+    """What publishing by a rename asks of a file system, at the path of one sink.
+
+    Methods take a directory's name, not its path.
+    """
 
     path: str
 
     def use(self, session: SparkSession) -> None:
-        """Reach the path as this session does, where that makes a difference."""
+        """Use this session's settings to reach the path."""
 
     def errors(self, unchanged: str) -> AbstractContextManager[None]:
         """In this block the file system's errors become those of `holdfast.errors`, saying what is unchanged.
@@ -68,7 +71,7 @@ class EpochFileSystem(Protocol):
         """`Invalid` if the path cannot be a directory."""
 
     def seal(self, name: str, record: bytes) -> None:
-        """Add the file `_epoch` to a staged directory, remove what is no data of it, and make it durable."""
+        """Add the file `_epoch` to a staged directory, remove Spark's marker files, and make it durable."""
 
     def publish(self, name: str, directory: str) -> None:
         """Rename a staged directory to that of its epoch.

@@ -6,8 +6,8 @@ Each entry is one conditional create, so that any number of drivers append to it
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 
+from holdfast.base.parallel import in_parallel
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, NotFound
 from holdfast.sinks.files import spark_metadata_format
@@ -138,8 +138,10 @@ class SparkMetadataLog:
         raise self._damaged("entries that were listed could not be read")
 
     def _bodies(self, numbers: list[int]) -> list[bytes]:
-        with ThreadPoolExecutor(READERS, thread_name_prefix="holdfast-log") as readers:
-            return list(readers.map(lambda number: self._objects.read(self._key(number), limit=ENTRY_LIMIT), numbers))
+        def read(number: int) -> bytes:
+            return self._objects.read(self._key(number), limit=ENTRY_LIMIT)
+
+        return in_parallel(read, numbers, at_once=READERS, name="log")
 
     def _numbers(self) -> list[int]:
         names = (info.key.removeprefix(self._folder) for info in self._objects.list(self._folder))

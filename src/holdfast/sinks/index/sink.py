@@ -200,7 +200,7 @@ class IndexSink:
             write_rows(self._encoded(frame), path, "parquet", options=STAGED_AS)
             columns = columns_of(frame.schema, self.delete).encode()
             self._area.write(name, COLUMNS, columns)
-            # The disk syncs what the processor counts meanwhile.
+            # Sync in a thread while the keys are counted: one waits for the disk, one for the CPU.
             with ThreadPoolExecutor(1, thread_name_prefix="holdfast-sync") as thread:
                 sealed = thread.submit(contextvars.copy_context().run, self._area.seal, name)
                 with step("index.check-keys"):
@@ -252,7 +252,10 @@ class IndexSink:
         return SinkProgress(epoch if lineage == delivery.lineage else None, lineage)
 
     def _encoded(self, frame: DataFrame) -> DataFrame:
-        """As `encoded`. The columns are made once per run: with their many calls of the JVM that takes 25 ms."""
+        """The rows as key and value documents (`index.rows.encoded`).
+
+        The columns are made once per run: with their many calls of the JVM that takes 25 ms.
+        """
         columns = tuple(frame.columns)
         if columns not in self._documents:
             self._documents[columns] = documents(columns, self.key, self.delete)

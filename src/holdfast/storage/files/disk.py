@@ -15,11 +15,11 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, Protocol
 
 import msgspec
 
+from holdfast.base.parallel import in_parallel
 from holdfast.base.steps import step
 from holdfast.errors import Unavailable
 from holdfast.storage.files.lock_holder import holder_of
@@ -205,14 +205,7 @@ def sync(path: str) -> None:
 
 def sync_all(paths: Iterable[str]) -> None:
     """`sync` for many paths, several at a time: a journalling file system then does them in one go."""
-    paths = list(paths)
-    if len(paths) < 2:
-        for path in paths:
-            _sync(path)
-        return
-    with ThreadPoolExecutor(min(SYNC_THREADS, len(paths)), thread_name_prefix="holdfast-sync") as threads:
-        for _ in threads.map(_sync, paths):
-            pass
+    in_parallel(_sync, paths, at_once=SYNC_THREADS, name="sync")
 
 
 def sync_tree(root: str) -> None:

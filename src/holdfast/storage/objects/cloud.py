@@ -434,8 +434,7 @@ def _version_in(found: Any) -> Version | None:
 
 def _as_info(meta: Any) -> ObjectInfo:
     version = meta.get("e_tag") or meta.get("version") or ""
+    # A listing of Azure leaves the quotes out: one object, one version, however it is asked.
     if version and '"' not in version:
-        version = (
-            f'"{version}"'  # a listing of Azure leaves the quotes out: one object, one version, however it is asked
-        )
+        version = f'"{version}"'
     return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp(), version)

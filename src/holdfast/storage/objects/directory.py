@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from holdfast.base.parallel import in_parallel
 from holdfast.errors import NotFound
 from holdfast.storage.files.directory import Bytes, FileStamp
 from holdfast.storage.objects.cloud import CloudObjects
@@ -70,7 +70,7 @@ class ObjectDirectory:
         if not wanted:
             return {}
         self._ahead, self._ahead_bytes = {}, 0
-        found = dict(self._in_parallel(self._look, wanted))
+        found = dict(in_parallel(self._look, wanted, at_once=AT_ONCE, name="files"))
         return {path: _stamp(info) for path, info in found.items() if info is not None and info.size}
 
     def identities(self, paths: Iterable[str]) -> dict[str, str]:
@@ -102,8 +102,7 @@ class ObjectDirectory:
         self._write(path, body)
 
     def write_new(self, files: Iterable[tuple[str, Bytes]]) -> None:
-        for _ in self._in_parallel(lambda file: self._write(*file), files):
-            pass
+        in_parallel(lambda file: self._write(*file), files, at_once=AT_ONCE, name="files")
 
     def write_stream(self, path: str, pieces: Iterable[Bytes]) -> None:
         if isinstance(self._objects, CloudObjects):
@@ -147,14 +146,6 @@ class ObjectDirectory:
             return read()
         except NotFound:
             raise FileNotFoundError(2, "it is not there", path) from None
-
-    def _in_parallel(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        waiting = list(items)
-        if len(waiting) <= 1:
-            yield from map(function, waiting)
-            return
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-files") as workers:
-            yield from workers.map(function, waiting)
 
 
 def folders(objects: ObjectStore) -> list[str]:

@@ -38,7 +38,7 @@ def translated(error: Exception, about: str, *, writing: bool) -> HoldfastError:
 def explained_text(
     message: str, text: str, about: str | None = None, *, unchanged: str = "everything that readers see"
 ) -> Unavailable | None:
-    """The error of Java's client that this text tells of, in the same words; None if HDFS is not at fault."""
+    """The error of Hadoop's Java client in this text, in the same words; None if HDFS is not at fault."""
     cause = _cause_in(text)
     if cause is None:
         return None
