@@ -107,15 +107,23 @@ class HdfsClient:
         return self.call(lambda hdfs: hdfs.create(path, WriteOptions(create_parent=parents)))
 
     def write(self, writer: FileWriter, path: str, chunks: Chunks) -> None:
-        """Write and close: then it is on the disks of the DataNodes. Returns when it can be read, too.
+        """Write and close, as `append` and `finish` do."""
+        self.finish(writer, path, self.append(writer, chunks))
 
-        A NameNode may be set up to close a file before the DataNodes have reported its last block. Until they have,
-        hdfs-native reads the file without that block, and no error tells.
-        """
+    def append(self, writer: FileWriter, chunks: Chunks) -> int:
+        """Write, and return the number of bytes. They are nowhere for sure before `finish`."""
         size = 0
         for piece in slices(chunks):
             self.call(functools.partial(_write_piece, writer, piece))
             size += len(piece)
+        return size
+
+    def finish(self, writer: FileWriter, path: str, size: int) -> None:
+        """Close a file of so many bytes: then it is on the disks of the DataNodes. Returns when it can be read, too.
+
+        A NameNode may be set up to close a file before the DataNodes have reported its last block. Until they have,
+        hdfs-native reads the file without that block, and no error tells.
+        """
         self.call(lambda _: writer.close())
         if size:
             deadline, pause = time.monotonic() + REPORTED_WITHIN, 0.001
