@@ -12,7 +12,7 @@ from holdfast.pipeline.workdir.open import open_workdir
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.remote import RemoteWorkdir
 from holdfast.pipeline.workdir.workdir import SPOOL, STAMPS
-from holdfast.storage.files.directory import Directory
+from holdfast.storage.files.directory import Directory, TakesPieces
 
 OWNER = WorkdirOwner("orders", "memory://store")
 
@@ -107,7 +107,10 @@ def test_a_replacement_is_a_place_of_its_own(workdir: RemoteWorkdir) -> None:
 
     def fill(fresh: Directory) -> int:
         fresh.write_new([("metadata", b"{}"), ("offsets/0", b"v1")])
-        fresh.write_stream("state/0/0/1.snapshot", [b"large ", b"file"])
+        assert isinstance(fresh, TakesPieces)
+        large = fresh.new_file("state/0/0/1.snapshot")
+        large.write(b"large file")
+        large.close()
         return 3
 
     assert entered.replace(fill, OWNER, ours) == 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import obstore
@@ -25,6 +25,8 @@ from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Chang
 
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
 PIECE = 4 << 20
+UPLOADED_PART = 8 << 20  # S3 takes 10,000 parts of an object: 78 GiB
+UPLOADS_AT_ONCE = 4
 REMEMBERED_OBJECTS = 16
 MAX_UPDATE_ATTEMPTS = 100  # lost to other writers before an update gives up
 REMEMBERED_BYTES = 1 << 20
@@ -179,11 +181,11 @@ class CloudObjects:
                 whole = memoryview(piece)
                 yield from (whole[at : at + PIECE] for at in range(0, len(whole), PIECE))
 
-    def put_in_parts(self, key: str, pieces: Iterable[Bytes]) -> None:
-        """Write a large object without a condition, and without having it in memory: only where no other writer is."""
+    def writer(self, key: str) -> _Upload:
+        """As `WritesPieces` says: in parts, several under way at a time."""
         check_key(key)
-        with step("object.put", key=key), self._explained(key, writing=True):
-            obstore.put(self._store, key, iter(pieces))
+        opened = obstore.open_writer(self._store, key, buffer_size=UPLOADED_PART, max_concurrency=UPLOADS_AT_ONCE)
+        return _Upload(opened, lambda: self._explained(key, writing=True), key)
 
     def info_and_body(self, key: str, *, limit: int) -> tuple[ObjectInfo | None, bytes | None]:
         """What `info` returns and, if that has at most `limit` bytes, the body: in one request."""
@@ -234,7 +236,8 @@ class CloudObjects:
         check_key(target)
         with step("object.copy", key=target):
             try:
-                patiently(lambda: obstore.copy(self._store, source, target))
+                with _no_panic():
+                    patiently(lambda: obstore.copy(self._store, source, target))
             except _ABSENT as error:
                 raise self._translated(error, source, writing=False) from error
             except Exception as error:
@@ -296,11 +299,11 @@ class CloudObjects:
         return True
 
     def _put(self, key: str, body: Bytes, mode: Any, answers: tuple[type[Exception], ...]) -> Version | None:
-        version = send(
-            lambda: _version_in(obstore.put(self._writes, key, body, mode=mode)),
-            answers,
-            is_hopeless=self._lacks_credentials,
-        )
+        def write() -> Version | None:
+            with _no_panic():
+                return _version_in(obstore.put(self._writes, key, body, mode=mode))
+
+        version = send(write, answers, is_hopeless=self._lacks_credentials)
         self._was_answered = True
         return version
 
@@ -362,7 +365,8 @@ class CloudObjects:
     @contextlib.contextmanager
     def _explained(self, key: str, *, writing: bool = False) -> Iterator[None]:
         try:
-            yield
+            with _no_panic():
+                yield
             self._was_answered = True
         except HoldfastError:
             raise
@@ -418,6 +422,41 @@ class CloudObjects:
 
     def _shown(self, key: str) -> str:
         return self._address.rstrip("/") + "/" + key if not self._address.endswith("//") else self._address + key
+
+
+class _Upload:
+    """The `NewFile` of an upload in parts; of what fits into one part it makes a single request."""
+
+    def __init__(self, opened: Any, explained: Callable[[], contextlib.AbstractContextManager[None]], key: str) -> None:
+        self._opened = opened
+        self._explained = explained
+        self._key = key
+
+    def write(self, piece: Bytes) -> None:
+        whole = memoryview(piece)
+        with self._explained():
+            for at in range(0, len(whole), PIECE):
+                self._opened.write(whole[at : at + PIECE])
+
+    def close(self) -> None:
+        with step("object.put", key=self._key), self._explained():
+            self._opened.close()
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception), _no_panic():
+            # Left with an error it removes the parts that the service has; without one it would finish the object.
+            self._opened.__exit__(RuntimeError, RuntimeError("abandoned"), None)
+
+
+@contextlib.contextmanager
+def _no_panic() -> Iterator[None]:
+    """A panic in the library's Rust code, which is no `Exception`, as an error like any other."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(f"the client library failed: {error}") from error
 
 
 def _unless_refused(change: Change, current: bytes | None) -> bytes | None:
