@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import Invalid
 from holdfast.sinks.sink import Delivery
-from holdfast.sinks.staged_name import name_in, new_name, parse
+from holdfast.sinks.staged_name import left_over, name_in, new_name, over, parse, removed_if_it_fails
 from holdfast.testing.conformance.sinks import delivery
 
 NEWEST = delivery(5, lineage=1, generation=3)
@@ -54,3 +54,25 @@ def test_descriptor_of_another_delivery() -> None:
         with pytest.raises(Invalid) as caught:
             name_in(descriptor, delivery(1), area="/x")
         assert caught.value.code == "sink.descriptor"
+
+
+def test_what_of_an_area_may_go() -> None:
+    earlier, ours = new_name(delivery(5, lineage=1, generation=2)), new_name(NEWEST)
+    names = ["_removing-1", ours, earlier]
+    assert left_over(names, NEWEST) == sorted([earlier, ours])
+    assert over(names, NEWEST, None) == [earlier]
+    assert over(names, NEWEST, {"staged": earlier}) == []
+
+
+def test_what_is_staged_in_a_block_that_raises_is_removed() -> None:
+    removed: list[str] = []
+
+    def remove(name: str) -> None:
+        removed.append(name)
+        raise OSError("the disk is gone")
+
+    with pytest.raises(ZeroDivisionError), removed_if_it_fails("a", remove):
+        raise ZeroDivisionError  # the first failure, not that of the removal
+    with removed_if_it_fails("b", remove) as name:
+        assert name == "b"
+    assert removed == ["a"]

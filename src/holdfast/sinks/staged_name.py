@@ -1,17 +1,19 @@
-"""The name of staged output, which carries the delivery and the driver's generation. Pure.
+"""The name of staged output, which carries the delivery and the driver's generation.
 
 By it a later driver tells which staged output it may remove, on every kind of storage.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import uuid
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone, is_undecided
 
 _NAME = re.compile(
@@ -64,6 +66,29 @@ def parse(name: object) -> StagedName | None:
     if found is None:
         return None
     return StagedName(found["owner"], int(found["lineage"]), int(found["epoch"]), int(found["generation"]))
+
+
+def left_over(names: Iterable[str], published: Delivery) -> list[str]:
+    """Of the names in a staging area, those that nobody needs once a delivery is published: see `is_left_over`."""
+    return [name for name in sorted(names) if (found := parse(name)) is not None and found.is_left_over(published)]
+
+
+def over(names: Iterable[str], newest: Delivery, keep: Descriptor | None) -> list[str]:
+    """Of the names in a staging area, those that a sweep removes: see `is_over`. What `keep` names stays."""
+    kept = None if keep is None else keep.get("staged")
+    mine = ((name, parse(name)) for name in sorted(names) if name != kept)
+    return [name for name, found in mine if found is not None and found.is_over(newest)]
+
+
+@contextlib.contextmanager
+def removed_if_it_fails(name: str, remove: Callable[[str], None]) -> Iterator[str]:
+    """Stage under a name within a block, and remove what was staged again if the block raises."""
+    try:
+        yield name
+    except BaseException:
+        with contextlib.suppress(HoldfastError, OSError):  # raise the first failure, not this one
+            remove(name)
+        raise
 
 
 def name_in(descriptor: Descriptor, delivery: Delivery, *, area: str) -> str:

@@ -10,12 +10,11 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from holdfast.base.steps import step
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone
-from holdfast.sinks.staged_name import StagedName, gone, name_in, new_name, parse
+from holdfast.sinks.staged_name import gone, left_over, name_in, new_name, over, parse, removed_if_it_fails
 from holdfast.storage.files import disk
 
 REMOVING = "_removing-"
@@ -39,19 +38,12 @@ class StagingArea:
     def path(self, name: str) -> str:
         return os.path.join(self.root, name)
 
-    @contextlib.contextmanager
-    def new(self, delivery: Delivery) -> Iterator[str]:
+    def new(self, delivery: Delivery) -> AbstractContextManager[str]:
         """The name of a new, empty directory for a delivery, removed again if the block raises.
 
         Files in it are not durable before `seal`.
         """
-        name = self._make(delivery)
-        try:
-            yield name
-        except BaseException:
-            with contextlib.suppress(OSError):  # raise the first failure, not this one
-                self.remove(name)
-            raise
+        return removed_if_it_fails(self._make(delivery), self.remove)
 
     def seal(self, name: str) -> None:
         """Make everything in a staged directory durable, with its own name and the name of the area."""
@@ -111,9 +103,8 @@ class StagingArea:
     def remove_leftovers(self, delivery: Delivery) -> None:
         """Remove everything that this driver and earlier ones staged for a delivery that has been published."""
         with step("sink.discard", epoch=delivery.epoch):
-            for name, found in self._staged():
-                if found.is_left_over(delivery):
-                    self._remove(name)
+            for name in left_over(self._names(), delivery):
+                self._remove(name)
             self._remove_if_empty()
 
     def sweep(self, delivery: Delivery, keep: Descriptor | None) -> None:
@@ -121,11 +112,9 @@ class StagingArea:
 
         `keep` stays, and output of the epoch after `delivery`, which may still be decided.
         """
-        kept = None if keep is None else keep.get("staged")
         with step("sink.discard", generation=delivery.generation):
-            for name, found in self._staged():
-                if found.is_over(delivery) and name != kept:
-                    self._remove(name)
+            for name in over(self._names(), delivery, keep):
+                self._remove(name)
             for name in self._names():
                 if name.startswith(REMOVING):
                     shutil.rmtree(self.path(name), ignore_errors=True)
@@ -133,7 +122,7 @@ class StagingArea:
 
     def holds(self, delivery: Delivery) -> bool:
         """Whether any driver's output is still staged for this delivery."""
-        return any(found.is_of(delivery) for _, found in self._staged())
+        return any((found := parse(name)) is not None and found.is_of(delivery) for name in self._names())
 
     def _make(self, delivery: Delivery) -> str:
         name = new_name(delivery)
@@ -143,9 +132,6 @@ class StagingArea:
             except FileNotFoundError:
                 continue  # another driver removed the empty root in between
             return name
-
-    def _staged(self) -> list[tuple[str, StagedName]]:
-        return [(name, found) for name in self._names() if (found := parse(name)) is not None]
 
     def _names(self) -> list[str]:
         try:

@@ -16,6 +16,7 @@ from holdfast.base.jvm import active_session, open_connector
 from holdfast.base.steps import step
 from holdfast.checkpoints.conditional_writes import check_once
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, one_line
+from holdfast.sinks import staged_name
 from holdfast.sinks.delta.cloud_errors import service_error
 from holdfast.sinks.delta.cloud_options import delta_options
 from holdfast.sinks.delta.data_files import FOOTER_THREADS, StagedFile, read_footer
@@ -165,12 +166,8 @@ class CloudStorage:
     def new(self, delivery: Delivery) -> Iterator[str]:
         name = new_name(delivery)
         self._objects().create(f"{STAGING}/{name}/{BEGUN}", [b"{}"])
-        try:
+        with staged_name.removed_if_it_fails(name, functools.partial(self._delete, in_place=True)):
             yield name
-        except BaseException:
-            with contextlib.suppress(HoldfastError):  # raise the first failure, not this one
-                self._delete(name, in_place=True)
-            raise
 
     def write(self, frame: DataFrame, name: str, partitioned_by: Sequence[str], *, is_data: bool) -> list[StagedFile]:
         folder = f"{PLACE}/{name}/" if is_data else f"{STAGING}/{name}/{DATA}/"
@@ -231,16 +228,15 @@ class CloudStorage:
 
     def remove_leftovers(self, delivery: Delivery, in_log: InLog) -> None:
         with step("sink.discard", epoch=delivery.epoch):
-            for name, found in self._staged().items():
-                if found.is_left_over(delivery):
-                    self._remove(name, found, in_log)
+            staged = self._staged()
+            for name in staged_name.left_over(staged, delivery):
+                self._remove(name, staged[name], in_log)
 
     def sweep(self, delivery: Delivery, keep: Descriptor | None, in_log: InLog) -> None:
-        kept = None if keep is None else keep.get("staged")
         with step("sink.discard", generation=delivery.generation):
-            for name, found in self._staged().items():
-                if found.is_over(delivery) and name != kept:
-                    self._remove(name, found, in_log)
+            staged = self._staged()
+            for name in staged_name.over(staged, delivery, keep):
+                self._remove(name, staged[name], in_log)
 
     def _staged(self) -> dict[str, StagedName]:
         names = {info.key.removeprefix(f"{STAGING}/").partition("/")[0] for info in self._objects().list(f"{STAGING}/")}

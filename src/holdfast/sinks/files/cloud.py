@@ -30,7 +30,7 @@ from holdfast.sinks.files.trial_write import try_out
 from holdfast.sinks.owner_file import OWNER_FILE, DirectoryOwner, OwnerFile
 from holdfast.sinks.sink import Delivery, Descriptor, SinkProgress, check_same_delivery
 from holdfast.sinks.spark_write import write_rows
-from holdfast.sinks.staged_name import gone, name_in
+from holdfast.sinks.staged_name import gone, name_in, parse
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.spark_access import OpenedForSpark
 
@@ -103,11 +103,10 @@ class CloudFiles:
         if not place.owner.is_owned(self._layout.owner(delivery)):
             return SinkProgress()
         committed = place.log.committed(fresh=True)
-        kept = None if keep is None else keep.get("staged")
         with step("sink.discard", generation=delivery.generation):
-            for name, found in place.staging.staged():
-                if name == kept or not found.is_over(delivery):
-                    continue
+            for name in place.staging.over(delivery, keep):
+                found = parse(name)
+                assert found is not None
                 of = msgspec.structs.replace(delivery, lineage=found.lineage, epoch=found.epoch)
                 published = None if (of.lineage, of.epoch) in committed else self._record(place, of)
                 if published is None or published.staged != name:

@@ -6,18 +6,17 @@ readers of the folder above skip it, too, and no listing of a prefix takes it fo
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import msgspec
 
 from holdfast.base.codec import json_decoder
 from holdfast.base.steps import step
-from holdfast.errors import HoldfastError, NotFound
+from holdfast.errors import NotFound
 from holdfast.sinks.files.layout import EPOCH_FILE, HIDDEN
 from holdfast.sinks.files.spark_metadata_format import LoggedFile
-from holdfast.sinks.sink import Delivery, RowsRefused
-from holdfast.sinks.staged_name import StagedName, new_name, parse
+from holdfast.sinks.sink import Delivery, Descriptor, RowsRefused
+from holdfast.sinks.staged_name import left_over, new_name, over, removed_if_it_fails
 from holdfast.storage.objects.cloud import CloudObjects
 
 RECORD_LIMIT = 1 << 30
@@ -62,16 +61,9 @@ class CloudStaging:
     def key(self, name: str, file: str) -> str:
         return f"{self._prefix}/{name}/{file}"
 
-    @contextlib.contextmanager
-    def new(self, delivery: Delivery) -> Iterator[str]:
+    def new(self, delivery: Delivery) -> AbstractContextManager[str]:
         """The name of a new folder for a delivery, removed again if the block raises."""
-        name = new_name(delivery)
-        try:
-            yield name
-        except BaseException:
-            with contextlib.suppress(HoldfastError):  # raise the first failure, not this one
-                self.remove(name)
-            raise
+        return removed_if_it_fails(new_name(delivery), self.remove)
 
     def seal(self, name: str, delivery: Delivery) -> None:
         """Record what Spark has written. `RowsRefused` for a file that could not be published."""
@@ -111,17 +103,15 @@ class CloudStaging:
     def remove_leftovers(self, delivery: Delivery) -> None:
         """Remove everything that this driver and earlier ones staged for a delivery that has been published."""
         with step("sink.discard", epoch=delivery.epoch):
-            doomed = [
-                key
-                for name, keys in self._keys().items()
-                if (found := parse(name)) is not None and found.is_left_over(delivery)
-                for key in keys
-            ]
-            self._objects.delete(doomed)
+            keys = self._keys()
+            self._objects.delete([key for name in left_over(keys, delivery) for key in keys[name]])
 
-    def staged(self) -> list[tuple[str, StagedName]]:
-        """The names of all staged outputs, also of those that are not whole."""
-        return [(name, found) for name in self._keys() if (found := parse(name)) is not None]
+    def over(self, delivery: Delivery, keep: Descriptor | None) -> list[str]:
+        """The names of this owner's staged outputs of earlier generations, also of those that are not whole.
+
+        Without `keep`, and without what may still be decided.
+        """
+        return over(self._keys(), delivery, keep)
 
     def _keys(self) -> dict[str, list[str]]:
         """The keys in each folder, in the order of their names."""

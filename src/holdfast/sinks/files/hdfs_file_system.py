@@ -19,7 +19,7 @@ from holdfast.sinks.files.layout import EPOCH_FILE
 from holdfast.sinks.files.renamed_files import STAGING
 from holdfast.sinks.owner_file import OWNER_FILE, OwnerFile, refused_directory
 from holdfast.sinks.sink import Delivery, Descriptor
-from holdfast.sinks.staged_name import StagedName, new_name, parse
+from holdfast.sinks.staged_name import left_over, new_name, over, removed_if_it_fails
 from holdfast.storage.objects.hdfs_errors import translated
 from holdfast.storage.objects.spark_access import OpenedForSpark
 
@@ -105,16 +105,9 @@ class HdfsStaging:
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"
 
-    @contextlib.contextmanager
-    def new(self, delivery: Delivery) -> Iterator[str]:
+    def new(self, delivery: Delivery) -> AbstractContextManager[str]:
         """The name of a new directory for a delivery, removed again if the block raises."""
-        name = new_name(delivery)
-        try:
-            yield name
-        except BaseException:
-            with contextlib.suppress(HoldfastError):  # raise the first failure, not this one
-                self.remove(name)
-            raise
+        return removed_if_it_fails(new_name(delivery), self.remove)
 
     def remove(self, name: str) -> None:
         """Remove a staged directory. Fine if it is gone."""
@@ -124,17 +117,15 @@ class HdfsStaging:
     def remove_leftovers(self, delivery: Delivery) -> None:
         """Remove everything that this driver and earlier ones staged for a delivery that has been published."""
         with step("sink.discard", epoch=delivery.epoch):
-            self._remove([name for name, found in self._staged() if found.is_left_over(delivery)])
+            self._remove(left_over(self._names(), delivery))
 
     def sweep(self, delivery: Delivery, keep: Descriptor | None) -> None:
         """Remove this owner's staged output of earlier generations; `keep` stays, and what may still be decided."""
-        kept = None if keep is None else keep.get("staged")
         with step("sink.discard", generation=delivery.generation):
-            self._remove([name for name, found in self._staged() if found.is_over(delivery) and name != kept])
+            self._remove(over(self._names(), delivery, keep))
 
-    def _staged(self) -> list[tuple[str, StagedName]]:
-        names = [posixpath.basename(found.path) for found in self._folder.entries(STAGING) or []]
-        return [(name, found) for name in sorted(names) if (found := parse(name)) is not None]
+    def _names(self) -> list[str]:
+        return [posixpath.basename(found.path) for found in self._folder.entries(STAGING) or []]
 
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:
