@@ -91,6 +91,11 @@ class FileSink:
     def __repr__(self) -> str:
         return f"FileSink({self.path!r}, format={self.format!r})"
 
+    @property
+    def written_paths(self) -> list[str]:
+        """See `WritesToPaths`."""
+        return [self.path] if is_local(self.path) else []
+
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "files",
