@@ -73,7 +73,7 @@ class CloudStaging:
                 self.remove(name)
             raise
 
-    def seal(self, name: str, delivery: Delivery) -> None:
+    def seal(self, name: str, delivery: Delivery) -> EpochRecord:
         """Record what Spark has written. `RowsRefused` for a file that could not be published."""
         found = [(info.key.rpartition("/")[2], info) for info in self._objects.list(f"{self._prefix}/{name}/")]
         # Files of no bytes hold no rows, and some readers fail over them. `_temporary` is Spark's.
@@ -94,6 +94,7 @@ class CloudStaging:
         record = EpochRecord(**msgspec.structs.asdict(delivery), staged=name, files=tuple(files))
         with step("files.seal", staged=name):
             self._objects.create(self.key(name, EPOCH_FILE), [encode_record(record)])
+        return record
 
     def record(self, name: str) -> EpochRecord | None:
         """What was staged under a name; None if it is gone."""
