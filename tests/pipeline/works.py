@@ -251,7 +251,7 @@ def on_s3_alone(
         when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())}"))
     if half:
         _sinks_on_paths(acknowledge, opened.spark, Path(root), bucket)
-        _staged_on_paths(acknowledge, opened.spark, Path(root), Path(half))
+        _staged_on_paths(acknowledge, opened.spark, Path(half))
     pipeline = Pipeline("orders", checkpoints=f"s3://{bucket}/store")
     stream = opened.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"s3a://{bucket}/orders")
     pipeline.sink("files", FileSink(f"s3a://{bucket}/files"))
@@ -280,19 +280,17 @@ def _sinks_on_paths(acknowledge: Acknowledge, spark: Any, disk: Path, bucket: st
         acknowledge(f"{name} claimed by {current(pipeline._store.objects)}")
 
 
-def _staged_on_paths(acknowledge: Acknowledge, spark: Any, disk: Path, half: Path) -> None:
-    """Sinks that stage where no executor sees what the driver does, and where one of two does."""
-    for path in (disk / "staged", half / "staged"):
-        sinks: list[Sink] = [
-            FileSink(path / "files", format="json"),
-            DeltaSink(path / "table", partition_by="third"),
-            IndexSink(f"sqlite:///{path}/index", "id"),
-        ]
-        rows = spark.range(0, 200, 1, 8).selectExpr("id", "id % 3 as third")
-        for sink in sinks:
-            sink.prepare(rows.schema, Delivery("orders", "rows", 0, 0))
-            sink.recover(Delivery("orders", "rows", 0, 0, 1), None)
-            acknowledge(f"staged {_refusal(sink.stage, rows, Delivery('orders', 'rows', 0, 1, 1))}")
+def _staged_on_paths(acknowledge: Acknowledge, spark: Any, half: Path) -> None:
+    """Sinks that stage where one of two executors sees what the driver does."""
+    sinks: list[Sink] = [
+        FileSink(half / "files", format="json"),
+        DeltaSink(half / "table", partition_by="third"),
+        IndexSink(f"sqlite:///{half}/index", "id"),
+    ]
+    rows = spark.range(0, 200, 1, 8).selectExpr("id", "id % 3 as third")
+    for sink in sinks:
+        sink.prepare(rows.schema, Delivery("orders", "rows", 0, 0))
+        acknowledge(f"staged {_refusal(sink.stage, rows, Delivery('orders', 'rows', 0, 1, 1))}")
 
 
 def _refusal(act: Callable[..., object], *arguments: Any, **named: Any) -> str:
