@@ -176,6 +176,26 @@ def test_a_driver_that_was_taken_over_removes_nothing(workdir: RemoteWorkdir) ->
     assert old.directory.read("offsets/5") == b"v1"
 
 
+def test_a_place_is_closed_before_it_is_removed(workdir: RemoteWorkdir) -> None:
+    """Its driver, fenced since, leaves stamps late. A third one finds none, or has claimed before the last check."""
+    old = run(workdir, 5, is_clean=False)
+    second = workdir.fenced(6, ours)
+    old.directory.write(STAMPS, b"{}")
+    is_open = []
+
+    def third_claims() -> None:
+        is_open.append(not workdir.as_found().is_empty())
+        if not is_open[-1]:
+            taken_over()
+
+    with pytest.raises(Fenced):
+        second.sweep(third_claims)
+    assert is_open == [True, False]
+    assert old.directory.read("offsets/5") == b"v1"
+    second.sweep(ours)
+    assert workdir._places() == []
+
+
 def test_an_executor_gets_the_place_and_the_options() -> None:
     workdir = RemoteWorkdir("s3a://bucket/wd", options={"region": "x"}, generation=3, place="g000003-0123abcd")
     sent = pickle.loads(pickle.dumps(workdir))

@@ -169,11 +169,14 @@ class RemoteWorkdir(Workdir):
     def sweep(self, still_ours: Check = lambda: None) -> None:
         """Places of earlier generations, and what an interrupted driver left in this one.
 
-        A successor may have been given any of them, so `still_ours` is called before each is removed.
+        A successor may have been given any of them, so `still_ours` is called before each is removed. Its stamps go
+        first: no driver that claims after that call is given a place that is being removed.
         """
         assert self._generation is not None, "only a generation that has entered the workdir sweeps it"
         for name in self._places():
             if name != self.place:
+                still_ours()
+                self._directory_of(name).remove(STAMPS)
                 still_ours()
                 self._remove(name)
         still_ours()

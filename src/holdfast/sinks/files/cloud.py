@@ -20,7 +20,7 @@ import msgspec
 from holdfast.base.addresses import remote_parts, scheme_of
 from holdfast.base.parallel import in_parallel
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, NotFound
+from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable
 from holdfast.sinks.files.address import sink_path
 from holdfast.sinks.files.cloud_staging import CloudStaging, EpochRecord, encode_record, read_record
 from holdfast.sinks.files.layout import EPOCH_FILE, CommittedFile, FileLayout
@@ -75,7 +75,9 @@ class CloudFiles:
         self._compare(delivery, mine=delivery.mark, found=published.mark if published else None)
         with place.staging.new(delivery) as name:
             write_rows(frame, place.staging.path(name), self._layout.format, options=self._layout.options)
-            place.staging.seal(name, delivery)
+            sealed = place.staging.seal(name, delivery)
+            # Before the epoch is decided: one that the log has no room for could never be committed.
+            place.log.check_room(LoggedEpoch(delivery.lineage, delivery.epoch, delivery.mark, sealed.files))
         return {"staged": name, "mark": delivery.mark}
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
@@ -86,9 +88,9 @@ class CloudFiles:
             place.is_owned = True
         epoch = (delivery.lineage, delivery.epoch)
         with step("sink.publish", epoch=delivery.epoch):
-            if epoch not in place.log.committed():
+            if not place.log.is_committed(epoch):
                 self._publish(place, name, delivery, mark=descriptor.get("mark"))
-        self._compare(delivery, mine=descriptor.get("mark"), found=place.log.committed()[epoch])
+        self._compare(delivery, mine=descriptor.get("mark"), found=place.log.committed().get(epoch))
         place.staging.remove_leftovers(delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
@@ -102,13 +104,13 @@ class CloudFiles:
         place = self._open()
         if not place.owner.is_owned(self._layout.owner(delivery)):
             return SinkProgress()
-        committed = place.log.committed(fresh=True)
+        committed = place.log.committed(fresh=True)  # the newest of a lineage, too, if it has left the log
         with step("sink.discard", generation=delivery.generation):
             for name in place.staging.over(delivery, keep):
                 found = parse(name)
                 assert found is not None
                 of = msgspec.structs.replace(delivery, lineage=found.lineage, epoch=found.epoch)
-                published = None if (of.lineage, of.epoch) in committed else self._record(place, of)
+                published = None if place.log.is_committed((of.lineage, of.epoch)) else self._record(place, of)
                 if published is None or published.staged != name:
                     place.staging.remove(name)
         lineages = [lineage for lineage, _ in committed]
@@ -148,12 +150,12 @@ class CloudFiles:
             if chosen is not None:
                 self._compare(delivery, mine=mark, found=chosen.mark)
                 if self._copy(place, chosen):
-                    files = chosen.files
-                    place.log.append(LoggedEpoch(delivery.lineage, delivery.epoch, chosen.mark, files))
+                    self._check_copies(place, chosen)
+                    place.log.append(LoggedEpoch(delivery.lineage, delivery.epoch, chosen.mark, chosen.files))
                     self._withdraw(place, delivery, [*given_up, chosen])
                     return
             # Published by another driver, which has removed what was staged; or removed without being published.
-            if epoch in place.log.committed(fresh=True):
+            if place.log.is_committed(epoch, fresh=True):
                 return
             if mine is None or chosen is None or chosen.staged == name:
                 raise gone(delivery, where=place.staging.path(name))
@@ -192,6 +194,23 @@ class CloudFiles:
 
         with step("files.copy", files=len(chosen.files)):
             return all(in_parallel(copy, [file.name for file in chosen.files], at_once=COPIES_AT_ONCE, name="copy"))
+
+    def _check_copies(self, place: _Opened, chosen: EpochRecord) -> None:
+        """`Unavailable` if a copy is not there as a whole. What was staged is removed once the epoch is in the log.
+
+        A service may say that it has taken a copy on (Azure: 202) instead of having made it.
+        """
+        found = {info.key: info.size for info in place.objects.list(self._key(chosen, ""))}
+        for file in chosen.files:
+            size = found.get(self._key(chosen, file.name), 0)
+            if size != file.size:
+                raise Unavailable(
+                    f"The copy of {file.name} has {size} of {file.size} bytes, though the service has taken it.",
+                    code="sink.files-copy",
+                    about=self._shown(chosen),
+                    unchanged=f"what was staged; {chosen} is still to be committed",
+                    next_step="start the pipeline again: it copies the files again",
+                )
 
     def _withdraw(self, place: _Opened, delivery: Delivery, copied: Sequence[EpochRecord]) -> None:
         """Remove copies of staged outputs that the epoch, which is in the log, did not become.

@@ -120,6 +120,11 @@ class IndexSink:
     def __repr__(self) -> str:
         return f"IndexSink({self.address!r}, key={self.key!r})"
 
+    @property
+    def written_paths(self) -> list[str]:
+        """See `WritesToPaths`. The default for an index on a server is this user's own: a cluster refuses that."""
+        return [self._area.root] if self._has_shared_staging else []
+
     def describe(self) -> dict[str, Any]:
         # A path as earlier releases spelled it: it is part of the pipeline's hash.
         spelled = self.address if self.beside("") is None else self.address.replace(":////", ":///", 1)
