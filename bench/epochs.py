@@ -23,6 +23,8 @@ import lz4.block
 import holdfast
 from bench.measure import Row
 from holdfast.base.steps import observe
+from holdfast.pipeline import epoch as epoch_module
+from holdfast.pipeline.workdir.snapshot import Snapshot, SnapshotBeside
 from holdfast.sinks import FileSink
 from holdfast.spark import Pipeline
 
@@ -35,6 +37,7 @@ def rows() -> Iterator[Row]:
         for partitions, rounds in ((4, 15), (50, 8)):
             yield _one_sink(spark, Path(folder, f"one-{partitions}"), partitions, rounds)
         yield _two_sinks(spark, Path(folder, "two"))
+        yield _beside(spark, Path(folder, "beside"))
         yield _captured_bytes(spark, Path(folder, "bytes"))
         yield _objects_per_epoch(spark, Path(folder, "objects"))
         yield _with_history(spark, Path(folder, "history"))
@@ -178,6 +181,33 @@ def _one_sink(spark: Any, folder: Path, partitions: int, rounds: int) -> Row:
 def _two_sinks(spark: Any, folder: Path) -> Row:
     ours, plain = _epochs_in_turns(spark, folder, 4, 12, sinks=2)
     return _compared("epoch with two file sinks, against foreachBatch that writes both", ours, plain, 1.1)
+
+
+class _TakenAfter(SnapshotBeside):
+    """As in earlier releases: state is captured when the sinks have staged."""
+
+    def begin(self) -> None:
+        pass
+
+    def result(self) -> Snapshot:
+        super().begin()
+        return super().result()
+
+
+class CapturesAfter(Contender):
+    def epoch(self) -> float:
+        usual, epoch_module.SnapshotBeside = epoch_module.SnapshotBeside, _TakenAfter  # type: ignore[misc]
+        try:
+            return super().epoch()
+        finally:
+            epoch_module.SnapshotBeside = usual  # type: ignore[misc]
+
+
+def _beside(spark: Any, folder: Path) -> Row:
+    beside = Contender(spark, folder / "beside", 50, sinks=1, is_ours=True)
+    after = CapturesAfter(spark, folder / "after", 50, sinks=1, is_ours=True)
+    mine, before = _medians(beside, after, rounds=8)
+    return _compared("epoch with capture beside the batch, against capture after it", mine, before, 1.0)
 
 
 def _captured_bytes(spark: Any, folder: Path) -> Row:

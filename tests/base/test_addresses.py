@@ -13,7 +13,9 @@ from holdfast.base.addresses import (
     kv_address,
     kv_path,
     local_path,
+    remote_parts,
     scheme_of,
+    spark_address,
     state_home,
     without_secrets,
 )
@@ -246,6 +248,51 @@ def test_every_path_has_an_address(path: str) -> None:
 )
 def test_secrets_are_not_shown(address: str, shown: str) -> None:
     assert without_secrets(address) == shown
+
+
+@pytest.mark.parametrize(
+    ("address", "parts", "as_spark_writes_it"),
+    [
+        ("S3://bucket/a b/c//", ("s3", "bucket", "a b/c"), "s3a://bucket/a b/c"),
+        ("gs://bucket", ("gs", "bucket", ""), "gs://bucket"),
+        ("gs://bucket/", ("gs", "bucket", ""), "gs://bucket"),
+        ("s3a://bucket/a@b:c", ("s3a", "bucket", "a@b:c"), "s3a://bucket/a@b:c"),
+        ("abfss://c@a.net/x", ("abfss", "c@a.net", "x"), "abfss://c@a.net/x"),
+        ("abfss://c@127.0.0.1:10000/x", ("abfss", "c@127.0.0.1:10000", "x"), "abfss://c@127.0.0.1:10000/x"),
+        ("hdfs://host:8020/x", ("hdfs", "host:8020", "x"), "hdfs://host:8020/x"),
+        ("hdfs:///x", ("hdfs", "", "x"), "hdfs:///x"),
+        ("s3:/bucket/x", ("s3", "", ""), "s3a://"),
+    ],
+)
+def test_parts_of_a_remote_address(address: str, parts: tuple[str, str, str], as_spark_writes_it: str) -> None:
+    assert remote_parts(address) == parts
+    assert spark_address(address) == as_spark_writes_it
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("s3://me:hunter2@bucket/x", "a password"),
+        ("s3://me@bucket/x", "a password"),
+        ("s3://me:hunter2/hunter2@bucket/x", "a password"),
+        ("s3a://bucket:9000/x", "a port"),
+        ("abfss://c:hunter2@a.net/x", "a password"),
+        ("abfss://c@hunter2@a.net/x", "a password"),
+        ("hdfs://me@host:8020/x", "a password"),
+        ("s3://bucket/x?token=hunter2", "?"),
+        ("s3://bucket/x#hunter2", "#"),
+        ("s3://bucket?x", "?"),
+        ("s3://bucket/a/../b", ".."),
+        ("hdfs://host/./b", ".."),
+    ],
+)
+def test_a_remote_address_that_clients_read_differently_is_refused(address: str, says: str) -> None:
+    for use in (remote_parts, spark_address):
+        with pytest.raises(Invalid) as caught:
+            use(address)
+        assert says in caught.value.message
+        assert caught.value.code == "address.refused"
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -93,11 +93,23 @@ def test_settings_become_options(address: str, settings: dict[str, str], options
         (f"{S3A}.AnonymousAWSCredentialsProvider", False),
         (f"{S3A}.auth.AssumedRoleCredentialProvider", True),
         (f"{S3A}.SimpleAWSCredentialsProvider,{AWS}.ProfileCredentialsProvider", True),
+        (
+            # Hadoop's default, with the white space that it has there
+            f"\n    {S3A}.TemporaryAWSCredentialsProvider,\n    {S3A}.SimpleAWSCredentialsProvider,\n    "
+            f"{AWS}.EnvironmentVariableCredentialsProvider,\n    {S3A}.auth.IAMInstanceCredentialsProvider\n  ",
+            False,
+        ),
+        (f"{AWS}.EnvironmentVariableCredentialsProvider", False),
     ],
 )
 def test_only_the_connector_knows_the_keys_of_a_role(provider: str | None, needed: bool) -> None:
     settings = {} if provider is None else {"fs.s3a.aws.credentials.provider": provider}
     assert needs_connector("s3a://b/x", settings.get) is needed
+
+
+def test_keys_that_the_connector_passes_over_are_not_ours_to_use() -> None:
+    settings = S3 | {"fs.s3a.aws.credentials.provider": f"{AWS}.EnvironmentVariableCredentialsProvider"}
+    assert needs_connector("s3a://b/x", settings.get)
 
 
 def test_a_bucket_may_have_a_provider_of_its_own() -> None:

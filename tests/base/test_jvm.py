@@ -9,7 +9,8 @@ import holdfast
 
 SOURCES = Path(holdfast.__file__).parent
 OF_THE_JVM = re.compile(
-    r"\b(_jdf|_jvm|_jsparkSession|_jsc|_gateway|_active_spark_context|sparkContext|SparkContext|parallelize)\b|\.rdd\b"
+    r"\b(_jdf|_jo|_jvm|_jsparkSession|_jsc|_gateway|_active_spark_context|sparkContext|SparkContext|parallelize)\b"
+    r"|\.rdd\b|\bSparkSession\.active\b|\blaunch_gateway\b|\b(?:analysed|optimised)_plan\([^)]*\)\."
 )
 
 

@@ -35,7 +35,9 @@ def test_sessions_outlive_the_process_and_a_second_opening_fences(url: str) -> N
         assert len(contents(looked)) == len(looked.checkpoints.read_all_checkpoints()) == 5
 
 
-@pytest.mark.parametrize("wrong", ["s3://bucket", "s3://bucket/", "s3:///path", "s3://bucket/path?x=1"])
+@pytest.mark.parametrize(
+    "wrong", ["s3://bucket", "s3://bucket/", "s3:///path", "s3://bucket/path?x=1", "s3://me@bucket/path"]
+)
 def test_addresses_that_are_refused(wrong: str) -> None:
     with pytest.raises(Invalid) as caught:
         holdfast.open_index(wrong)

@@ -14,13 +14,17 @@ import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.HdfsConfiguration;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
 import org.apache.hadoop.hdfs.server.datanode.DataNode;
+import org.apache.hadoop.hdfs.server.datanode.fsdataset.FsDatasetSpi;
+import org.apache.hadoop.hdfs.server.datanode.fsdataset.FsVolumeSpi;
+import org.apache.hadoop.hdfs.server.datanode.fsdataset.impl.FsVolumeImpl;
 import org.apache.hadoop.metrics2.lib.MutableCounterLong;
 
 /**
  * A NameNode and two DataNodes in one process, on loopback and on the data of its folder.
  *
  * Arguments: folder, the NameNode's port, the control port. The control port takes one command a connection and
- * answers with one line: ready, safemode on|off, fsyncs, quota PATH FILES BYTES, chmod PATH MODE.
+ * answers with one line: ready, safemode on|off, fsyncs, quota PATH FILES BYTES, chmod PATH MODE,
+ * fill, free (the disks of the DataNodes).
  */
 public class HdfsServer {
     private static MiniDFSCluster cluster;
@@ -89,9 +93,26 @@ public class HdfsServer {
             case "chmod":
                 files.setPermission(new Path(command[1]), new FsPermission(Short.parseShort(command[2], 8)));
                 return "done";
+            case "fill":
+                return resize(1);
+            case "free":
+                return resize(-1);
             default:
                 return "error: unknown command";
         }
+    }
+
+    /** Let the DataNodes believe that their disks have this capacity, -1 for the real one, and the NameNode hear of it. */
+    private static String resize(long capacity) throws Exception {
+        for (DataNode node : cluster.getDataNodes()) {
+            try (FsDatasetSpi.FsVolumeReferences volumes = node.getFSDataset().getFsVolumeReferences()) {
+                for (FsVolumeSpi volume : volumes) {
+                    ((FsVolumeImpl) volume).setCapacityForTesting(capacity);
+                }
+            }
+        }
+        cluster.triggerHeartbeats();
+        return "done";
     }
 
     /** How often the DataNodes have synced a block, by their own count. JMX would show a number ten seconds old. */

@@ -17,6 +17,8 @@ from orders import (
     check_index_so_far,
     check_luck,
     check_nothing_is_left_over,
+    check_s3_at_the_end,
+    check_s3_so_far,
     check_sinks_at_the_end,
     check_sinks_so_far,
     make_orders,
@@ -98,13 +100,13 @@ def moments(names: Sequence[str], phases: Mapping[str, Phase], since: StepEvent 
 
 SO_FAR = {
     "revenue": check_sinks_so_far,
-    "remote": check_sinks_so_far,
+    "remote": check_s3_so_far,
     "on-hdfs": check_hdfs_so_far,
     "indexed": check_index_so_far,
 }
 AT_THE_END = {
     "revenue": check_sinks_at_the_end,
-    "remote": check_sinks_at_the_end,
+    "remote": check_s3_at_the_end,
     "on-hdfs": check_hdfs_at_the_end,
     "indexed": check_index_at_the_end,
     "luck": check_luck,

@@ -13,7 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orders import check_nothing_is_left_over, check_sinks_at_the_end, make_orders, revenue_by_epoch, write_orders
+from buckets import Bucket, put_bucket
+from orders import (
+    check_nothing_is_left_over,
+    check_s3_at_the_end,
+    check_sinks_at_the_end,
+    check_store,
+    make_orders,
+    revenue_by_epoch,
+    write_orders,
+)
+
+from servers.s3 import S3Server
 
 FENCED = 5
 FILE = Path(__file__).with_name("driver.py")
@@ -79,6 +90,8 @@ class Drivers:
         self.root.mkdir(parents=True)
         write_orders(folder / "orders", self.orders)
         self.started: list[Driver] = []
+        self.bucket: Bucket | None = None
+        """Where everything is, if it is not on the disk."""
         self._arguments = {"root": str(self.root), "orders": str(folder / "orders"), **arguments}
 
     def __enter__(self) -> Drivers:
@@ -88,6 +101,11 @@ class Drivers:
         for driver in self.started:
             driver.kill()
 
+    def go_to(self, server: S3Server) -> None:
+        """The pipeline has everything in a bucket."""
+        self.bucket = put_bucket(self.root, server)
+        self._arguments["work"] = "remote"
+
     def start(self, freeze_at: FreezeAt | None = None, **arguments: Any) -> Driver:
         log = self.folder / f"driver-{len(self.started) + 1}.log"
         self.started.append(Driver(log, **(self._arguments | arguments | {"freeze_at": freeze_at})))
@@ -96,8 +114,15 @@ class Drivers:
     @property
     def visible(self) -> int:
         """How many epochs readers of the files see."""
+        if self.bucket:
+            return self.bucket.visible
         return len(list((self.root / "files").glob("epoch=*")))
 
     def check(self) -> None:
+        if self.bucket:
+            check_s3_at_the_end(self.root, self.epochs)
+            assert self.bucket.staged() == []
+            check_store(self.bucket.store())
+            return
         check_sinks_at_the_end(self.root, self.epochs)
         check_nothing_is_left_over(self.root, was_taken_over=True)

@@ -16,19 +16,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from buckets import BUCKET_NAMED, bucket_of
 from deltalake import DeltaTable
 
 import holdfast
 from holdfast.errors import NotFound
 from holdfast.storage.objects import open_objects
-from servers.s3 import options_for
 
 SCHEMA = "shop string, amount long, at timestamp"
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 INDEX_NAMED = "index-url"
 """The file that has the address of a pipeline's index."""
-BUCKET_NAMED = "bucket.json"
-"""The file that says in which bucket a pipeline has its checkpoints and its workdir."""
 HDFS_NAMED = "hdfs-address"
 """The file that has the address on HDFS where a pipeline has everything: checkpoints, workdir and files."""
 LATE_AFTER = 120
@@ -162,6 +160,38 @@ def check_hdfs_at_the_end(root: Path, epochs: list[list[Revenue]]) -> None:
     assert check_hdfs_so_far(root, epochs) >= len(epochs)
 
 
+def check_s3_so_far(root: Path, epochs: list[list[Revenue]]) -> int:
+    """As `check_sinks_so_far`, on S3. Readers that list the files see rows of decided epochs alone, each row once."""
+    bucket = bucket_of(root)
+    due = [*epochs, [], []]
+    logged, listed = _revenues(bucket.logged()), _revenues(bucket.listed())
+    assert list(logged) == list(range(1, len(logged) + 1))
+    assert list(logged.values()) == due[: len(logged)]
+    ids = bucket.store().list_ids()
+    newest = bucket.store().load_by_id(ids[-1]) if ids else None
+    decided = newest.epoch if newest else 0
+    assert len(logged) <= decided
+    assert max(listed, default=0) <= decided
+    for epoch, rows in listed.items():
+        assert Counter(rows) <= Counter(due[epoch - 1]), f"epoch {epoch}"
+    assert {epoch: listed[epoch] for epoch in logged} == logged
+    table = sorted(Revenue(**row) for row in bucket.table_rows())
+    assert table in [merged(due[:count]) for count in range(max(len(logged) - 1, 0), decided + 1)]
+    return len(logged)
+
+
+def check_s3_at_the_end(root: Path, epochs: list[list[Revenue]]) -> None:
+    """Everything was delivered, once, to both sinks."""
+    files = check_s3_so_far(root, epochs)
+    assert files >= len(epochs)
+    assert len(bucket_of(root).listed()) == files
+    assert sorted(Revenue(**row) for row in bucket_of(root).table_rows()) == merged(epochs)
+
+
+def _revenues(found: dict[int, list[dict[str, Any]]]) -> dict[int, list[Revenue]]:
+    return {epoch: sorted(Revenue(**row) for row in rows) for epoch, rows in found.items()}
+
+
 def table_rows(path: Path) -> list[Revenue]:
     """What readers of a Delta table see."""
     return sorted(Revenue(**row) for row in DeltaTable(path).to_pyarrow_table().to_pylist())
@@ -242,12 +272,11 @@ def check_nothing_is_left_over(root: Path, *, was_taken_over: bool = False) -> N
 
 
 def check_place_on_s3(root: Path) -> None:
-    """Only the last driver's place is left; and as `check_nothing_is_left_over`."""
-    at = json.loads((root / BUCKET_NAMED).read_text())
-    options = options_for(at["endpoint"])
-    left = open_objects(f"s3://{at['bucket']}/workdir", options=options).list("")
-    assert len({info.key.partition("/")[0] for info in left}) == 1, "places of drivers that are gone were removed"
-    check_store(holdfast.open_store(f"s3://{at['bucket']}/store", options=options))
+    """Only the last driver's place is left, nothing is staged; and as `check_nothing_is_left_over`."""
+    bucket = bucket_of(root)
+    assert len(bucket.places()) == 1, "places of drivers that are gone were removed"
+    assert bucket.staged() == []
+    check_store(bucket.store())
 
 
 def check_place_on_hdfs(root: Path) -> None:

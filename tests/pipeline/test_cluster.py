@@ -119,28 +119,43 @@ def test_executors_with_another_release_are_refused_at_the_start(tmp_path: Path)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a worker disks of its own")
 def test_workers_that_share_nothing_but_s3(tmp_path: Path, s3_server: S3Server) -> None:
-    """The workdir lies beside the checkpoints by itself, executors pack their state, and a start goes on from there."""
+    """The workdir lies beside the checkpoints by itself, executors pack their state, and a start goes on from there.
+
+    Sinks on a disk are refused, at the start, and when they stage what an executor has written elsewhere.
+    """
     require_jars("s3a")
     bucket = s3_server.new_bucket()
     orders = make_orders(4)
     put_orders(s3_server, bucket, tmp_path, orders[:2], first=0)
-    hidden = tmp_path / "driver only"
+    hidden, half = tmp_path / "driver only", tmp_path / "half"
     hidden.mkdir()
+    half.mkdir()
     arguments = {"root": str(hidden), "endpoint": s3_server.endpoint, "bucket": bucket}
     with spark_cluster() as cluster:
-        for _ in range(2):
-            cluster.add_worker(hidden=[hidden])
+        cluster.add_worker(hidden=[hidden])
+        cluster.add_worker(hidden=[hidden, half])
         work = f"{HERE / 'works.py'}:on_s3_alone"
-        first = kill_at(work, NEVER, timeout=300.0, master=cluster.master, **arguments)
+        first = kill_at(work, NEVER, timeout=300.0, master=cluster.master, half=str(half), **arguments)
         put_orders(s3_server, bucket, tmp_path, orders[2:], first=2)
         second = kill_at(work, NEVER, timeout=300.0, master=cluster.master, **arguments)
-    assert first.acknowledged == second.acknowledged == [f"workdir s3a://{bucket}/store/workdir"]
+    check_refused_sinks(first.acknowledged[:-1])
+    assert [first.acknowledged[-1], *second.acknowledged] == [f"workdir s3a://{bucket}/store/workdir"] * 2
     epochs = revenue_by_epoch(orders)
     assert files_on_s3(s3_server, bucket)[: len(epochs)] == epochs
     check_store(holdfast.open_store(f"s3://{bucket}/store", options=s3_server.options))
     newest = holdfast.open_store(f"s3://{bucket}/store", options=s3_server.options).load_latest()
     assert newest is not None
     assert any("nodes/" in batch.key for batch in newest.needed_batches), "state was packed on executors"
+
+
+def check_refused_sinks(said: list[str]) -> None:
+    refusals, claims, staged = said[:8:2], said[1:8:2], said[8:]
+    for name, refusal, claim in zip(["files", "table", "index", "letters"], refusals, claims, strict=True):
+        assert refusal.startswith(f"{name} sink.not-shared: The executor on ")
+        assert claim == f"{name} claimed by None"
+    assert len(staged) == 3
+    for refusal in staged:
+        assert refusal.startswith("staged sink.not-shared: Executors have written files ")
 
 
 def put_orders(server: S3Server, bucket: str, folder: Path, orders: list[list[Order]], *, first: int) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 from drivers import FENCED, Drivers, FreezeAt, wait_until
-from orders import BUCKET_NAMED, check_sinks_at_the_end, check_sinks_so_far
+from orders import check_s3_so_far, check_sinks_so_far
 
 from maven import require_jars
 from servers.s3 import S3Server
@@ -63,23 +62,29 @@ def test_two_drivers_started_together(drivers: Drivers) -> None:
     [
         frozen_at("hdfs", "epoch.capture", "begin", 3),
         frozen_at("rocksdb-changelog", "workdir.enter", "end", 1, only_in_soak=True),
-        frozen_at("rocksdb-changelog", "sink.commit", "begin", 2, only_in_soak=True),
+        frozen_at("rocksdb-changelog", "manifest.create", "begin", 2, only_in_soak=True),
+        frozen_at("hdfs", "epoch.decide", "end", 2, only_in_soak=True),
+        frozen_at("rocksdb-changelog", "files.choose", "begin", 2, only_in_soak=True),
+        frozen_at("hdfs", "files.copy", "begin", 2, only_in_soak=True),
+        frozen_at("rocksdb-changelog", "files.log", "begin", 2, only_in_soak=True),
+        frozen_at("hdfs", "delta.merge", "begin", 2, only_in_soak=True),
+        frozen_at("rocksdb-changelog", "manifest.update", "begin", 2, only_in_soak=True),
     ],
 )
 def test_a_frozen_driver_wakes_up_after_another_took_over_on_s3(
     provider: str, moment: FreezeAt, drivers: Drivers, s3_server: S3Server
 ) -> None:
-    """Its Spark goes on writing into a place that nobody reads any more."""
+    """Before the decision, after it, and in a sink's commit. Its Spark goes on writing where nobody reads any more."""
     require_jars("s3a")
-    at = {"endpoint": s3_server.endpoint, "bucket": s3_server.new_bucket()}
-    (drivers.root / BUCKET_NAMED).write_text(json.dumps(at))
-    frozen = drivers.start(freeze_at=moment, provider=provider, work="remote")
+    drivers.go_to(s3_server)
+    frozen = drivers.start(freeze_at=moment, provider=provider)
     frozen.wait_until_frozen()
     asleep_at = drivers.visible
-    other = drivers.start(provider=provider, work="remote")
+    other = drivers.start(provider=provider)
     wait_until(lambda: drivers.visible >= asleep_at + 2, lambda: f"the other driver is at work\n{other.said}")
     frozen.thaw()
     assert frozen.wait() == FENCED, frozen.said
     assert "taken over" in frozen.said
+    check_s3_so_far(drivers.root, drivers.epochs)
     assert other.wait() == 0, other.said
-    check_sinks_at_the_end(drivers.root, drivers.epochs)
+    drivers.check()

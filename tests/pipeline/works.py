@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -11,13 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orders import BEGIN, BUCKET_NAMED, HDFS_NAMED, INDEX_NAMED, LATE_AFTER, SCHEMA
+from buckets import bucket_of
+from orders import BEGIN, HDFS_NAMED, INDEX_NAMED, LATE_AFTER, SCHEMA
 
 import holdfast
 from holdfast.base.steps import observe
+from holdfast.checkpoints.lease import current
 from holdfast.errors import HoldfastError
 from holdfast.pipeline.workdir import executor_probe, pack
-from holdfast.sinks import DeltaSink, FileSink, IndexSink
+from holdfast.sinks import Delivery, DeltaSink, FileSink, IndexSink, Sink
 from holdfast.spark import EpochReport, Pipeline, watch
 from holdfast.testing.faults.crash import Acknowledge
 from sparks import FILE_MANAGERS, QUICK_START, java_options, make_session, reach_bucket
@@ -99,15 +100,15 @@ def revenue_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[P
 
 
 def remote_pipeline(spark: Any, name: str, place: Path, orders: str) -> tuple[Pipeline, Any]:
-    """Revenue per shop and minute, with checkpoints and workdir in the bucket that a file there names."""
-    at = json.loads((place / BUCKET_NAMED).read_text())
-    reach_bucket(spark, at["bucket"], at["endpoint"])
+    """Revenue per shop and minute, with checkpoints, workdir and sinks in the bucket that a file there names."""
+    bucket = bucket_of(place)
+    reach_bucket(spark, bucket.name, bucket.endpoint)
     spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")  # which is chosen for such workdirs
-    pipeline = Pipeline(name, checkpoints=f"s3://{at['bucket']}/store", workdir=f"s3a://{at['bucket']}/workdir")
+    pipeline = Pipeline(name, checkpoints=f"s3://{bucket.name}/store", workdir=f"s3a://{bucket.name}/workdir")
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(orders)
     frame = revenue_of(pipeline.source("orders", stream))
-    pipeline.sink("files", FileSink(place / "files"))
-    pipeline.sink("table", DeltaSink(place / "table", key=["shop", "minute"]))
+    pipeline.sink("files", FileSink(f"s3a://{bucket.name}/files"))
+    pipeline.sink("table", DeltaSink(f"s3a://{bucket.name}/table", key=["shop", "minute"]))
     return pipeline, frame
 
 
@@ -174,8 +175,9 @@ PIPELINES = {
 def alone(
     acknowledge: Acknowledge, root: str, orders: str, work: str = "revenue", provider: str = "hdfs", **settings: str
 ) -> None:
-    """One pipeline, from where it stands to the end of its orders."""
+    """One pipeline, from where it stands to the end of its orders. On a cluster executors pack their state."""
     place = Path(root)
+    pack.LARGE = 0 if "master" in settings else pack.LARGE
     opened = Session(place, provider, **settings)
     pipeline, frame = PIPELINES[work](opened.spark, "orders", place, orders)
     watch(lambda event: acknowledge(f"epoch {event.epoch}") if isinstance(event, EpochReport) else None)
@@ -228,9 +230,18 @@ def _run_or_tell(acknowledge: Acknowledge, root: str, orders: str, opened: Sessi
 
 
 def on_s3_alone(
-    acknowledge: Acknowledge, root: str, master: str, endpoint: str, bucket: str, kill_executors_at: Any = None
+    acknowledge: Acknowledge,
+    root: str,
+    master: str,
+    endpoint: str,
+    bucket: str,
+    half: str = "",
+    kill_executors_at: Any = None,
 ) -> None:
-    """A pipeline on a cluster whose processes share nothing but a bucket, to the end of its orders."""
+    """A pipeline on a cluster whose processes share nothing but a bucket, to the end of its orders.
+
+    Before that, sinks on paths, where `half` is a directory that one of two executors shares with the driver.
+    """
     pack.LARGE = 0
     promised = {"spark.executor.cores": "1", "spark.cores.max": "2"}
     opened = Session(Path(root), "rocksdb-changelog", master=master, **promised)
@@ -239,6 +250,9 @@ def on_s3_alone(
     opened.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     if kill_executors_at:
         when(*kill_executors_at, lambda: acknowledge(f"killed {len(_kill_executors())}"))
+    if half:
+        _sinks_on_paths(acknowledge, opened.spark, Path(root), bucket)
+        _staged_on_paths(acknowledge, opened.spark, Path(half))
     pipeline = Pipeline("orders", checkpoints=f"s3://{bucket}/store")
     stream = opened.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"s3a://{bucket}/orders")
     pipeline.sink("files", FileSink(f"s3a://{bucket}/files"))
@@ -246,6 +260,45 @@ def on_s3_alone(
     pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
     acknowledge(f"workdir {pipeline.workdir.address}")
     opened.end()
+
+
+def _sinks_on_paths(acknowledge: Acknowledge, spark: Any, disk: Path, bucket: str) -> None:
+    """Pipelines whose sinks write to a disk of the driver's."""
+    schema, orders = SCHEMA, f"s3a://{bucket}/orders"
+    sinks: dict[str, Sink] = {
+        "files": FileSink(disk / "files"),
+        "table": DeltaSink(disk / "table"),
+        "index": IndexSink(f"sqlite:///{disk}/index", "shop"),
+        "letters": DeltaSink(f"s3a://{bucket}/table"),
+    }
+    for name, sink in sinks.items():
+        at_hand = name == "letters"
+        checkpoints = f"{disk}/letters" if at_hand else f"s3://{bucket}/{name}"
+        pipeline = Pipeline(name, checkpoints=checkpoints, workdir=f"s3a://{bucket}/workdirs/{name}")
+        pipeline.sink("rows", sink, on_refused="dead-letter" if at_hand else "stop")
+        rows = pipeline.source("orders", spark.readStream.schema(schema).json(orders)).select("shop", "amount")
+        acknowledge(f"{name} {_refusal(pipeline.run, rows, trigger={'availableNow': True}, restarts=0)}")
+        acknowledge(f"{name} claimed by {current(pipeline._store.objects)}")
+
+
+def _staged_on_paths(acknowledge: Acknowledge, spark: Any, half: Path) -> None:
+    """Sinks that stage where one of two executors sees what the driver does."""
+    sinks: list[Sink] = [
+        FileSink(half / "files", format="json"),
+        DeltaSink(half / "table", partition_by="third"),
+        IndexSink(f"sqlite:///{half}/index", "id"),
+    ]
+    rows = spark.range(0, 200, 1, 8).selectExpr("id", "id % 3 as third")
+    for sink in sinks:
+        sink.prepare(rows.schema, Delivery("orders", "rows", 0, 0))
+        acknowledge(f"staged {_refusal(sink.stage, rows, Delivery('orders', 'rows', 0, 1, 1))}")
+
+
+def _refusal(act: Callable[..., object], *arguments: Any, **named: Any) -> str:
+    try:
+        return f"ended: {act(*arguments, **named)}"
+    except HoldfastError as error:
+        return f"{error.code}: {error.message}"
 
 
 def when(name: str, phase: str, nth: int, action: Callable[[], object]) -> None:

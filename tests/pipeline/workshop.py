@@ -79,14 +79,14 @@ class Workshop:
             pipeline.sink("table", DeltaSink(self.root / "table", key=["shop", "minute"]))
         return pipeline, frame
 
-    def run(self, *, settings: Mapping[str, str] | None = None, **changed: Any) -> None:
+    def run(self, *, settings: Mapping[str, str] | None = None, restarts: int | None = None, **changed: Any) -> None:
         """Run until everything that has arrived is done, with these settings of the session on top."""
         self.events.clear()
         stop_watching = watch(self.events.append)
         try:
             with configured(self.spark, self.settings | dict(settings or {})):
                 pipeline, frame = self.pipeline(**changed)
-                pipeline.run(frame, output_mode="update", trigger={"availableNow": True})
+                pipeline.run(frame, output_mode="update", trigger={"availableNow": True}, restarts=restarts)
         finally:
             stop_watching()
 

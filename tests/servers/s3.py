@@ -101,6 +101,10 @@ class S3Server:
         _ask(f"{self._filer}/buckets/{name}/", "POST")
         return name
 
+    def forget(self, bucket: str, folder: str) -> None:
+        """Remove a folder with everything in it. Deleting its objects leaves it there, empty, and it is listed."""
+        _ask(f"{self._filer}/buckets/{bucket}/{folder}?recursive=true", "DELETE")
+
     def start(self) -> None:
         """Start it, on the data that it has; it takes objects when this returns."""
         folder = self._process.folder

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -31,11 +31,14 @@ class SparkCluster:
         server = self._start(["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"], "master.Master")
         _await_port(port, server)
 
-    def add_worker(self, *, hidden: Sequence[Path] = ()) -> None:
-        """Start a worker with one core. In its mount namespace the `hidden` directories are empty disks of its own."""
+    def add_worker(self, *, hidden: Sequence[Path] = ()) -> Kept:
+        """Start a worker with one core. In its mount namespace the `hidden` directories are empty disks of its own.
+
+        Ended, it is killed, and its executors end by themselves.
+        """
         self._workers += 1
         arguments = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", self.master]
-        self._start(arguments, "worker.Worker", hidden)
+        return self._start(arguments, "worker.Worker", hidden)
 
     def _start(self, arguments: list[str], name: str, hidden: Sequence[Path] = ()) -> Kept:
         folder = Path(tempfile.mkdtemp(prefix="spark-"))
@@ -55,6 +58,17 @@ class SparkCluster:
         self._stack.callback(server.end)
         server.start(command)
         return server
+
+
+def executors_of(worker: Kept) -> list[int]:
+    """The processes of the executors that a worker has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # gone in between
+            parent = entry.name.isdigit() and (entry / "stat").read_text().rpartition(") ")[2].split()[1]
+            if parent == str(worker.pid) and b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 @contextmanager

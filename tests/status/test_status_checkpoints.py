@@ -105,3 +105,8 @@ def test_what_a_pointer_is_worth(names, ids, unusable, state):
     found = judge_pointer(names, ids, unusable)
     assert found.state == state
     assert (found.problem is None) == (state == "ok")
+
+
+def test_the_options_of_a_store_are_not_shown():
+    opened = open_existing("s3://bucket/orders", options={"access_key_id": "me", "secret_access_key": "hush"})
+    assert repr(opened) == "OpenedStore('s3://bucket/orders')"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -189,6 +190,19 @@ def test_a_ring_goes_on_after_work_that_failed() -> None:
         with pytest.raises(ChildFailed, match="unexpected keyword argument"):
             ring.record(nonsense=1)
         assert ring.record(status=0) == []
+
+
+def test_a_process_with_more_than_a_thousand_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with CrashRing(f"{WORKS}:exits") as ring:
+            assert ring.record(status=0) == []
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_ring_forks_each_run_and_ends_with_its_block() -> None:

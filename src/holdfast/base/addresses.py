@@ -19,19 +19,23 @@ import os
 import re
 import urllib.parse
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.errors import Invalid
 
 log = logging.getLogger("holdfast.sources")
-CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+S3_SCHEMES = ("s3", "s3a")
+CONTAINER_FIRST = ("abfs", "abfss")
+"""Schemes with a container, not a user, before the @."""
+
+AZURE_SCHEMES = ("az", *CONTAINER_FIRST)
+CLOUD_SCHEMES = (*S3_SCHEMES, "gs", *AZURE_SCHEMES)
 """Object storage."""
 
 HDFS_SCHEME = "hdfs"
 
 _KV_SCHEMES = ("sqlite", "rocksdb", "redis", "rediss", "valkey", "valkeys", "postgresql", "postgres", "memory", "file")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two letters at least: C:/ is a drive
-_CONTAINER_FIRST = ("abfs", "abfss")
-"""Schemes with a container, not a user, before the @."""
 
 _UNFIT_FOR_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME = 200
@@ -62,8 +66,45 @@ def spark_address(address: str) -> str:
     """
     if is_local(address):
         return f"file://{local_path(address)}"
+    scheme, host, path = remote_parts(address)
+    return f"{'s3a' if scheme == 's3' else scheme}://{host}{'/' if path else ''}{path}"
+
+
+class RemoteParts(NamedTuple):
+    """An address on object storage or HDFS, in parts."""
+
+    scheme: str
+    """In lower case."""
+
+    host: str
+    """The bucket, or the server; the container, an @ and the account for `abfss://`. Empty if there is none."""
+
+    path: str
+    """Without the slash before it, and without those at its end."""
+
+
+def remote_parts(address: str, *, code: str | None = None) -> RemoteParts:
+    """The parts of an address on object storage or HDFS. For every store, sink and workdir the same addresses fit.
+
+    `Invalid`, with the code `code`, for what our clients and Spark's would each read in another way or leave out:
+    a user or password, a query, a fragment, and `.` or `..` as a part of the path.
+    """
     scheme, rest = scheme_of(address), address.partition("://")[2]
-    return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
+    host, _, path = rest.partition("/")
+    bare = host.rpartition("@")[0] if scheme in CONTAINER_FIRST else host
+    if set("@" if scheme == HDFS_SCHEME else "@:") & set(bare):
+        raise _refused(
+            f"An address with {scheme}:// was given with a user, a password or a port in it.",
+            f"{scheme}://...",  # the rest is not shown: a key with a slash in it looks like a path
+            "leave them out: keys and the endpoint come from Spark's settings, the environment, or options",
+            code,
+        )
+    shown = without_secrets(address)
+    if "?" in rest or "#" in rest:
+        raise _refused(f"{shown} was given with a ? or # behind it.", shown, "leave out what begins there", code)
+    if {".", ".."} & set(path.split("/")):
+        raise _refused(f"{shown} has . or .. in its path.", shown, "write the path without them", code)
+    return RemoteParts(scheme, host, path.rstrip("/"))
 
 
 def local_path(address: str | os.PathLike[str], *, code: str | None = None) -> str:
@@ -189,7 +230,7 @@ def without_secrets(address: str) -> str:
         return address
     rest = re.split(r"[?#]", rest, maxsplit=1)[0]
     host, slash, path = rest.partition("/")
-    if scheme.lower() not in _CONTAINER_FIRST or ":" in host.rpartition("@")[0]:
+    if scheme.lower() not in CONTAINER_FIRST or ":" in host.rpartition("@")[0]:
         host = host.rpartition("@")[2]
     return f"{scheme}://{host}{slash}{path}"
 

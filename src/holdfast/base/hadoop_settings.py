@@ -12,13 +12,11 @@ import re
 import urllib.parse
 from collections.abc import Callable
 
-from holdfast.base.addresses import HDFS_SCHEME, scheme_of
+from holdfast.base.addresses import AZURE_SCHEMES, HDFS_SCHEME, S3_SCHEMES, remote_parts, scheme_of
 
 Setting = Callable[[str], str | None]
 """The value of a Hadoop setting; None if it is not set."""
 
-_S3 = ("s3", "s3a")
-_AZURE = ("az", "abfs", "abfss")
 _STATIC_KEYS = {
     "access.key": "access_key_id",
     "secret.key": "secret_access_key",
@@ -26,6 +24,8 @@ _STATIC_KEYS = {
     "endpoint.region": "region",
 }
 _PLAIN_PROVIDERS = ("SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider")
+_PROVIDERS_LIKE_OURS = ("EnvironmentVariableCredentialsProvider", "IAMInstanceCredentialsProvider")
+"""What they find, our own client finds by itself: keys in the environment, and the role of this machine."""
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
 _AUTHENTICATION = "hadoop.security.authentication"
 _HDFS_NAMES = (_AUTHENTICATION, "dfs.data.transfer.protection", "dfs.client.use.datanode.hostname")
@@ -35,9 +35,9 @@ _ENCRYPTIONS = {"SSE-S3": "AES256", "AES256": "AES256", "SSE-KMS": "aws:kms", "D
 def store_options(address: str, setting: Setting) -> dict[str, str]:
     """Options with which our client reaches what Spark reaches at `address`; empty if its settings say nothing."""
     scheme = scheme_of(address)
-    if scheme in _S3:
+    if scheme in S3_SCHEMES:
         return _s3_options(_bucket(address), setting)
-    if scheme in _AZURE:
+    if scheme in AZURE_SCHEMES:
         return _azure_options(address, setting)
     if scheme == "gs":
         return _google_options(setting)
@@ -45,12 +45,19 @@ def store_options(address: str, setting: Setting) -> dict[str, str]:
 
 
 def needs_connector(address: str, setting: Setting) -> bool:
-    """Whether only Spark's connector can tell the credentials: the settings name a way to get them, and no keys."""
-    if scheme_of(address) not in _S3:
+    """Whether only Spark's connector can tell the credentials: the settings name another way to get them than keys, or
+    than the environment and the machine's role.
+
+    Hadoop's default is keys in the settings, or else those two, which needs no connector, nor its jar.
+    """
+    if scheme_of(address) not in S3_SCHEMES:
         return False
-    providers = _of_bucket(_bucket(address), setting)("aws.credentials.provider")
-    named = [name.strip().rpartition(".")[2] for name in (providers or "").split(",") if name.strip()]
-    return bool(named) and not all(name in (*_PLAIN_PROVIDERS, _ANONYMOUS) for name in named)
+    own = _of_bucket(_bucket(address), setting)
+    providers = (own("aws.credentials.provider") or "").split(",")
+    named = {name.strip().rpartition(".")[2] for name in providers if name.strip()}
+    takes_keys = not named or not named.isdisjoint(_PLAIN_PROVIDERS)
+    has_unused_keys = own("access.key") is not None and not takes_keys and _ANONYMOUS not in named
+    return has_unused_keys or not named <= {*_PLAIN_PROVIDERS, *_PROVIDERS_LIKE_OURS, _ANONYMOUS}
 
 
 def _s3_options(bucket: str, setting: Setting) -> dict[str, str]:
@@ -115,4 +122,4 @@ def _hdfs_options(service: str, setting: Setting) -> dict[str, str]:
 
 
 def _bucket(address: str) -> str:
-    return address.partition("://")[2].partition("/")[0]
+    return remote_parts(address).host

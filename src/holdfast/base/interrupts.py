@@ -7,7 +7,6 @@ the user has pressed Ctrl-C. Interrupts anywhere else in a program are left as t
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from types import TracebackType
 
@@ -38,20 +37,10 @@ def is_inside_spark(trace: TracebackType | None) -> bool:
 
 def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt) and is_inside_spark(trace):
-        _kill_unborn_jvm(trace)
-        kill_starting_jvm()
+        kill_starting_jvm(trace)
         print("Interrupted.", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
-
-
-def _kill_unborn_jvm(trace: TracebackType | None) -> None:
-    """Kill a JVM that PySpark was starting: it would find nobody to connect to, and print where it noticed that."""
-    while trace is not None:
-        frame, trace = trace.tb_frame, trace.tb_next
-        process = frame.f_locals.get("proc") if frame.f_code.co_name == "launch_gateway" else None
-        if isinstance(process, subprocess.Popen):
-            process.kill()
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -124,20 +126,16 @@ def run_on_executors(spark: SparkSession, function: Callable[[T], R], items: Seq
     return spark.sparkContext.parallelize(list(items), len(items)).map(function).collect()
 
 
-def running_session() -> SparkSession | None:
-    """The session of this thread, or else the one that this process began with; None if no Spark runs in it.
+def running_spark() -> object | None:
+    """What all sessions of the Spark that runs in this process share, and none of another one; None if none runs.
 
-    Spark Connect: `SparkSession.getActiveSession()`.
+    Asks Python only. Spark Connect: the client's channel to the server.
     """
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is None:
-        return None
-    first: SparkSession | None = SparkSession._instantiatedSession
-    return SparkSession.getActiveSession() or first
+    return SparkContext._active_spark_context
 
 
 def open_connector(spark: SparkSession, address: str) -> None:
@@ -148,13 +146,18 @@ def open_connector(spark: SparkSession, address: str) -> None:
     _file_system(spark, address)
 
 
-def hadoop_setting(spark: SparkSession, name: str) -> str | None:
-    """A setting of Hadoop's as this session has it, also one that Hadoop keeps in a credential store; None if not set.
+def hadoop_setting(spark: SparkSession) -> Callable[[str], str | None]:
+    """Returns settings of Hadoop's as this session has them now, also from a credential store; None if not set.
 
     Spark Connect: `spark.conf.get(f"spark.hadoop.{name}")`; credential stores are read on the server only.
     """
-    found = _hadoop_settings(spark).getPassword(name)
-    return "".join(found) if found is not None else None
+    settings = _hadoop_settings(spark)  # a copy of several hundred settings: made once
+
+    def setting(name: str) -> str | None:
+        found = settings.getPassword(name)
+        return "".join(found) if found is not None else None
+
+    return setting
 
 
 def connector_credentials(spark: SparkSession, address: str) -> dict[str, str]:
@@ -219,7 +222,7 @@ def stop_query(spark: SparkSession, query: StreamingQuery) -> None:
 
 
 def active_session() -> SparkSession | None:
-    """This process's session, if it has one. Starts none, and does not import Spark to find out.
+    """This thread's session, or else this process's; None if no Spark runs in it. Does not import Spark to find out.
 
     Spark Connect: the same; the session that it returns has no JVM.
     """
@@ -234,12 +237,17 @@ def active_session() -> SparkSession | None:
         return None
 
 
-def kill_starting_jvm() -> None:
-    """Kill the JVM of a session that is still being started; nothing if there is none, or if it has started.
+def kill_starting_jvm(trace: TracebackType | None) -> None:
+    """Kill the JVM of a session whose start was interrupted, with this traceback; nothing if it has started.
 
     It would find nobody to answer to, and print where it noticed that.
     Spark Connect: nothing to do; the server goes on.
     """
+    while trace is not None:  # until PySpark has reached its JVM, only its function that waits for it knows the process
+        frame, trace = trace.tb_frame, trace.tb_next
+        unborn = frame.f_locals.get("proc") if frame.f_code.co_name == "launch_gateway" else None
+        if isinstance(unborn, subprocess.Popen):
+            unborn.kill()
     if "pyspark" not in sys.modules:
         return
     from pyspark import SparkContext

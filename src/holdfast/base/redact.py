@@ -6,6 +6,8 @@ import hashlib
 import re
 from typing import Any
 
+from holdfast.base.addresses import CONTAINER_FIRST
+
 MASK = "***"
 LONGEST = 300
 
@@ -19,7 +21,7 @@ _PAIR = re.compile(
     re.IGNORECASE,
 )
 _USER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/@\s]*)@")
-_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
+_CONTAINERS = (*CONTAINER_FIRST, "wasb", "wasbs")
 """Their addresses have the container where others have the user."""
 
 

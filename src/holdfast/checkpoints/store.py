@@ -14,7 +14,7 @@ from holdfast.base.arguments import check_count, check_seconds
 from holdfast.checkpoints.catalog import Catalog, advance_latest, check_id, repair_latest
 from holdfast.checkpoints.cleanup import Cleanup, CleanupPlan
 from holdfast.checkpoints.layout import Layout
-from holdfast.checkpoints.lease import Lease, claim
+from holdfast.checkpoints.lease import FOLDER, Lease, claim
 from holdfast.checkpoints.manifest import MAX_U64, CheckpointManifest, SidecarObject
 from holdfast.checkpoints.operator_state import check_states, plan_increment, restore_states, state_checksum
 from holdfast.checkpoints.recovery_walk import RecoveryReport, walk_back
@@ -98,6 +98,20 @@ class CheckpointStore:
         self._lease = claim(self.objects, owner=owner, clock=self._clock, earlier=earlier)
         self._recheck_after = check_seconds("recheck_after", recheck_after)
         return self._lease
+
+    def seconds_ahead(self) -> float:
+        """How far the clock of this handle is ahead of the store's, by which objects have their ages.
+
+        Writes an object and removes it. About right: the object takes a moment, and some stores tell whole seconds.
+        """
+        key = f"{FOLDER}probe-{uuid.uuid4().hex}"
+        now = self._clock()
+        self.objects.create(key, [b"clock"])
+        try:
+            found = self.objects.info(key)
+        finally:
+            self.objects.delete([key])
+        return now - found.modified if found else 0.0
 
     def check_lease(self) -> None:
         """Raise `Fenced` if this handle claimed the store and another claim came since."""

@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from holdfast.base.addresses import is_local
 from holdfast.checkpoints import CleanupPlan
 from holdfast.checkpoints.cleanup import DELETE_AT_ONCE
+from holdfast.errors import Invalid
 from holdfast.operations.plan import Outcome, Progress, Table, progress_of_steps
 from holdfast.status import format
 from holdfast.status.checkpoints import OpenedStore, without_warnings
@@ -58,12 +60,29 @@ class RemovalPlan(msgspec.Struct, frozen=True):
         return _as_json(self.shown) | {"ancestors": msgspec.to_builtins(self.shown.ancestors)}
 
     def apply(self, progress: Progress | None = None) -> Outcome:
+        _check_clock(self.opened, self.shown)
         with without_warnings():  # the first plan has logged them
             now = self.plan_again()
         removed = newest_first(in_both(self.shown, now))
         with progress_of_steps(("checkpoints.delete", "orphans.delete"), DELETE_AT_ONCE, self.amount, progress):
             self.opened.store.apply(removed)
         return Outcome([f"removed {_total(removed)}"], result=_as_json(removed))
+
+
+def _check_clock(opened: OpenedStore, plan: CleanupPlan) -> None:
+    """Refuse to remove orphans that look old only because this machine's clock is ahead of the store's."""
+    if not plan.orphans or not plan.older_than or is_local(opened.address):
+        return
+    ahead = opened.store.seconds_ahead()
+    if ahead > plan.older_than / 2:
+        raise Invalid(
+            f"This machine's clock is {format.span(int(ahead * 1000))} ahead of that of {opened.address}: what "
+            "is being written there now looks abandoned.",
+            code="cleanup.clock",
+            about=opened.address,
+            unchanged="the store",
+            next_step="set this machine's clock, and run it again",
+        )
 
 
 def plan_prune(opened: OpenedStore, keep: int) -> RemovalPlan:

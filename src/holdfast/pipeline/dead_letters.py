@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.base.jvm import analysed_plan, is_one_process, observed
 from holdfast.errors import Invalid
 from holdfast.pipeline.definition import NamedSink, OnRefused
+from holdfast.pipeline.query.plan_reader import is_deterministic
 from holdfast.sinks import FileSink, RefusesRows, RefusesRowsTogether, Sink
 from holdfast.sinks.spark_write import column_named
 
@@ -71,7 +72,7 @@ def check_on_refused(name: str, sink: Sink, on_refused: OnRefused) -> None:
 
 def check_view(named: NamedSink, viewed: DataFrame) -> None:
     """`Invalid` for a view whose rows are split and may be others when an executor is lost between the two parts."""
-    if named.on_refused == "stop" or is_one_process(viewed.sparkSession) or analysed_plan(viewed).deterministic():
+    if named.on_refused == "stop" or is_one_process(viewed.sparkSession) or is_deterministic(analysed_plan(viewed)):
         return
     raise Invalid(
         f"The view of sink {named.name!r} is not deterministic: on a cluster a row that is computed again could be "

@@ -1,4 +1,4 @@
-"""Failures that starting again cannot help: denied, missing, or at odds with the query. Pure."""
+"""Failures of Spark in words, and those that starting again cannot help: denied, missing, at odds with the query."""
 
 from __future__ import annotations
 
@@ -9,20 +9,39 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable, one_line
+from holdfast.storage.objects.hdfs_errors import explained_text
+from holdfast.storage.objects.refusals import refusal_in
 
 _CODES = {
     "bucket.not-found",
+    "cloud.clock",
     "cloud.credentials",
     "cloud.denied",
+    "cloud.expired",
+    "cloud.region",
     "disk.denied",
     "disk.no-links",
     "disk.not-a-directory",
     "disk.read-only",
+    "hdfs.credentials",
+    "hdfs.denied",
+    "hdfs.not-a-directory",
 }
 """Of Holdfast's own errors, those whose kind alone (`Unavailable`) would say that trying again may help."""
 
 _NUMBERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 """Of the system's errors behind one of Holdfast's."""
+
+_UNCHANGED = "every checkpoint, and every sink up to the last epoch that was decided"
+_CLOUD_TROUBLE = re.compile(
+    r"Unable to execute HTTP request|HttpChannelEOFException|AWSClientIOException|AWSServiceIOException"
+    r"|AWSStatus500Exception|AWSServiceThrottledException"
+)
+_HDFS_TROUBLE = re.compile(
+    r"could only be (?:written|replicated) to|SafeModeException|in safe mode|StandbyException|QuotaExceeded"
+    r"|wiki\.apache\.org/hadoop/"
+)
+"""What Hadoop's clients say of storage that does not do its part for now: of the workdir, a sink, or the source."""
 
 _ANALYSIS = re.compile(r"\bAnalysisException\b")
 
@@ -63,6 +82,13 @@ _WORDS = (
         next_step="check the address, or create the bucket",
     ),
     _Words(
+        re.compile(r"AWSBadRequestException"),
+        Unavailable,
+        code="spark.bad-request",
+        message="Object storage does not take Spark's requests, and does not say why",
+        next_step="check whether the credentials have expired, and whether the bucket is in the region that is set",
+    ),
+    _Words(
         re.compile(
             r"AccessDenied|AccessControlException|Permission denied|Mkdirs failed to create|Read-only file system"
             r"|\b403 Forbidden|[Ss]tatus [Cc]ode:? 403|InvalidAccessKeyId|SignatureDoesNotMatch|NoAuthWithAWS"
@@ -82,18 +108,45 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def explained(error: BaseException) -> HoldfastError | None:
-    """Holdfast's error for a permanent failure of Spark's; None if it needs none or is Holdfast's already."""
+    """Holdfast's error for a permanent failure of Spark's, or for one of its storage; None if it needs none or is
+    Holdfast's already."""
     if isinstance(error, HoldfastError):
         return None
+    return _permanent(error) or _of_storage(error)
+
+
+def _permanent(error: BaseException) -> HoldfastError | None:
     for found in _causes(error):
+        text = str(found)
+        if refusal := refusal_in(text):
+            return Unavailable(
+                f"Object storage refuses Spark's requests: {one_line(_line_with(refusal.words, text) or text)}",
+                code=refusal.code,
+                unchanged=_UNCHANGED,
+                next_step=refusal.next_step,
+            )
         for words in _WORDS:
-            if line := _line_with(words.pattern, str(found)):
+            if line := _line_with(words.pattern, text):
                 return words.kind(
                     f"{words.message}: {one_line(line)}",
                     code=words.code,
-                    unchanged="every checkpoint, and every sink up to the last epoch that was decided",
+                    unchanged=_UNCHANGED,
                     next_step=words.next_step,
                 )
+    return None
+
+
+def _of_storage(error: BaseException) -> HoldfastError | None:
+    for found in _causes(error):
+        if line := _line_with(_HDFS_TROUBLE, str(found)):
+            return explained_text(f"Spark is not served by HDFS: {one_line(line)}", line, unchanged=_UNCHANGED)
+        if line := _line_with(_CLOUD_TROUBLE, str(found)):
+            return Unavailable(
+                f"Spark does not reach object storage: {one_line(line)}",
+                code="spark.unavailable",
+                unchanged=_UNCHANGED,
+                next_step="start again when the service answers",
+            )
     return None
 
 
@@ -105,7 +158,7 @@ def _is_permanent(error: BaseException) -> bool:
     text = str(error)
     if type(error).__name__ == "AnalysisException" or _ANALYSIS.search(text):
         return True
-    return any(words.pattern.search(text) for words in _WORDS)
+    return refusal_in(text) is not None or any(words.pattern.search(text) for words in _WORDS)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -117,6 +117,7 @@ class Pipeline:
         epoch again reads the version recorded with that epoch; the start after that reads the newest one.
         """
         self._new(name, "table", self._tables)
+        self._choose_workdir(active_session())
         pinned = pin_table(name, version, self._store, self.workdir)
         self._tables[name] = pinned
         return reader(pinned.version)
@@ -257,8 +258,7 @@ class Pipeline:
             )
         spark = frame.sparkSession
         access = self._access(spark)
-        if not self._has_chosen_workdir and not is_local(self._address) and not is_one_process(spark):
-            self.workdir = open_workdir(f"{self._address.rstrip('/')}/workdir", options=self._options)
+        self._choose_workdir(spark)
         return PipelineDefinition(
             name=self.name,
             frame=frame,
@@ -321,6 +321,12 @@ class Pipeline:
             else:
                 sink = DeadLetterFiles(self._address, self._options or None)
         return {**self._sinks, DEAD_LETTERS: DeadLetterSink(sink)}
+
+    def _choose_workdir(self, spark: SparkSession | None) -> None:
+        """On a cluster the default is beside the checkpoints, unless those are on a disk."""
+        if self._has_chosen_workdir or spark is None or is_local(self._address) or is_one_process(spark):
+            return
+        self.workdir = open_workdir(f"{self._address.rstrip('/')}/workdir", options=self._options)
 
     def _open_store(self, spark: SparkSession | None) -> CheckpointStore:
         self._has_spark_access = spark is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.base.jvm import changed_settings, is_one_process, stop_query
 from holdfast.base.stop_request import StopRequest
-from holdfast.errors import Fenced, Invalid, code_of, one_line
+from holdfast.errors import Fenced, HoldfastError, Invalid, code_of, one_line
 from holdfast.pipeline.dead_letters import RefusedCount
 from holdfast.pipeline.definition import PreparedPipeline
 from holdfast.pipeline.epoch import EpochCoordinator, ReplayedEpoch
@@ -211,9 +211,10 @@ class QueryRun:
             self._coordinator.leave_stamps(is_clean=is_clean)
         except Fenced:
             pass  # the workdir is the successor's; the failure of this run says so
-        except Exception:
-            text = "the workdir's stamps could not be written; the next start compares its files byte by byte"
-            log.warning("%s: %s", self._pipeline, text, exc_info=True)
+        except Exception as error:
+            text = "the workdir's stamps could not be written, so the next start takes longer"
+            why = error.message if isinstance(error, HoldfastError) else one_line(error, kind=True)
+            log.warning("%s: %s: %s", self._pipeline, text, why)
 
     def _await_termination(self, seconds: float) -> bool:
         """Whether the query has come to its end, well or not."""

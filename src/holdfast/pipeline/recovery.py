@@ -15,7 +15,7 @@ from holdfast.pipeline.workdir.addresses import rewrite_addresses
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.restore import Comparison, compare, restore
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
-from holdfast.pipeline.workdir.stamps import WorkdirStamps, read_stamps, remove_stamps
+from holdfast.pipeline.workdir.stamps import WorkdirStamps, changed_since, read_stamps, remove_stamps
 from holdfast.pipeline.workdir.workdir import Workdir, is_own_name
 from holdfast.sinks import Delivery, SinkProgress
 
@@ -130,6 +130,8 @@ def observe_workdir(
     problem = logs.problem or (comparison.difference if comparison else None)
     if problem is None and newest is not None and comparison is not None:
         problem = spark_checkpoint.damage_after(newest.wal_position, comparison.same.keys() | known)
+        if problem is None and not workdir.has_checksums and (stamps is None or stamps.newer.keys() - known):
+            problem = changed_since(workdir, stamps)
     owner = workdir.owner()
     state = WorkdirState(
         workdir.address,

@@ -22,13 +22,13 @@ from holdfast.pipeline.recovery_plan import Observation, RecoveryPlan, check_sta
 from holdfast.pipeline.reports import Notice, tell
 from holdfast.pipeline.start_warnings import growing_sinks, many_partitions
 from holdfast.pipeline.takeover import announce_takeover
-from holdfast.pipeline.workdir.executor_probe import check_executors_see
+from holdfast.pipeline.workdir.executor_probe import SinkPath, check_executors_see, check_executors_share
 from holdfast.pipeline.workdir.executor_versions import check_executor_versions
 from holdfast.pipeline.workdir.file_manager import check_file_manager
 from holdfast.pipeline.workdir.pack import packing_for
 from holdfast.pipeline.workdir.snapshot import WorkdirSnapshotter
 from holdfast.pipeline.workdir.workdir import Workdir
-from holdfast.sinks import Delivery
+from holdfast.sinks import Delivery, WritesToPaths
 
 log = logging.getLogger("holdfast.spark")
 NOTHING_TOUCHED = "the store and every sink"
@@ -81,6 +81,7 @@ def preflight(definition: PipelineDefinition) -> PreparedPipeline:
     workdir, _ = observe_workdir(definition.workdir, definition.store, None)
     lineage = check_start(Observation(definition.store.objects.address, newest, workdir), prepared.spec)
     check_executor_versions(definition.frame.sparkSession)  # before the sinks try out what they run there
+    check_executors_share(_sink_paths(definition), definition.frame.sparkSession)
     try:
         _prepare_sinks(definition, lineage)
     finally:  # views may have fed the operators with the empty frame
@@ -118,6 +119,16 @@ def _newest_unverified(store: CheckpointStore) -> CheckpointManifest | None:
         return store.load_latest()
     except Corrupt:
         return None
+
+
+def _sink_paths(definition: PipelineDefinition) -> list[SinkPath]:
+    sinks = {name: named.sink for name, named in definition.sinks.items()}
+    return [
+        SinkPath(name, path)
+        for name, sink in sinks.items()
+        if isinstance(sink, WritesToPaths)
+        for path in sink.written_paths
+    ]
 
 
 def _prepare_sinks(definition: PipelineDefinition, lineage: int) -> None:

@@ -16,6 +16,7 @@ from holdfast.sinks.sink import (
     Sink,
     SinkProgress,
     StagedOutputGone,
+    WritesToPaths,
 )
 
 Standing = SinkProgress
@@ -38,6 +39,7 @@ __all__ = [
     "SinkProgress",
     "StagedOutputGone",
     "Standing",
+    "WritesToPaths",
 ]
 
 

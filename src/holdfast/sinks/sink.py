@@ -237,3 +237,15 @@ class RefusesRowsTogether(Protocol):
         Guarantees: it is null for every row of a frame that `stage` does not refuse as `RefusedTogether`.
         """
         ...
+
+
+@runtime_checkable
+class WritesToPaths(Protocol):
+    """A property of sinks for which executors write to a disk. All of them and the driver have to share it: what one
+    writes to another disk is lost, and Spark does not notice."""
+
+    @property
+    def written_paths(self) -> list[str]:
+        """Absolute paths of directories, which need not exist. On a cluster a start is refused (`sink.not-shared`) if
+        an executor sees something else there than the driver. Empty for what is not on a disk."""
+        ...

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.base.addresses import HDFS_SCHEME, is_cloud, is_local, scheme_of, spark_address
+from holdfast.base.addresses import HDFS_SCHEME, is_cloud, is_local, remote_parts, scheme_of, spark_address
+from holdfast.base.jvm import is_one_process, observed
 from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid, Unavailable, one_line
 from holdfast.sinks.sink import RowsRefused
 from holdfast.storage.objects.hdfs_errors import explained_text
+from holdfast.storage.objects.refusals import refusal_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -50,6 +55,12 @@ COMMITTER = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 """Settings of Hadoop's output committer, for a write to object storage or HDFS."""
+SHARED_PLACES = "s3a://, abfss://, gs://, hdfs://, or a disk that they see under one path"
+"""Where the processes of a cluster see the same files."""
+COUNTED_WITHIN = 10.0
+"""Seconds to wait for what Spark has observed in a write that has ended."""
+_PART_COLUMN = "__holdfast_part__"
+_PART = re.compile(r"part-(\d+)-")
 
 
 def write_rows(
@@ -64,10 +75,14 @@ def write_rows(
     Nothing is synced.
 
     `RowsRefused` if the rows or their columns are at fault, `Unavailable` if the disk or the service is, `Invalid` if
-    Spark lacks the connector for the service. Any other failure of Spark
-    (cancelled, an executor lost, the source unreadable) is raised as it is.
+    Spark lacks the connector for the service, or if executors wrote to other disks than the driver's. Any other failure
+    of Spark (cancelled, an executor lost, the source unreadable) is raised as it is.
     """
     with step("sink.write", format=format):
+        written = None
+        if is_local(path) and not is_one_process(frame.sparkSession):
+            written = WrittenParts()
+            frame = written.observe(frame)
         committer = {} if is_local(path) else COMMITTER
         writer = frame.write.format(format).mode("append").options(**(committer | dict(options or {})))
         if partition_by:
@@ -79,6 +94,50 @@ def write_rows(
             if explained is None:
                 raise
             raise explained from error
+        if written is not None:
+            written.check(path)
+
+
+class WrittenParts:
+    """Which partitions of a frame had rows to write. Each writes a file of its own, named by its number.
+
+    Spark takes for written what the driver lists: what an executor wrote to a disk of its own is lost without an error.
+    """
+
+    def observe(self, frame: DataFrame) -> DataFrame:
+        """The same frame, observed by the first action on it."""
+        from pyspark.sql import Observation, functions
+
+        self._observation = Observation()
+        # In a column, because Spark does not initialise expressions such as this one in what it observes.
+        marked = frame.withColumn(_PART_COLUMN, functions.spark_partition_id())
+        return marked.observe(self._observation, functions.collect_set(_PART_COLUMN).alias("parts")).drop(_PART_COLUMN)
+
+    def check(self, path: str) -> None:
+        """`Invalid` if the driver does not see a file of each of them at the path.
+
+        Does not guarantee that where Spark drops what it has observed, or has been told to name files otherwise.
+        """
+        names = [name for _, _, files in os.walk(path) for name in files if not name.startswith(("_", "."))]
+        numbered = [_PART.match(name) for name in names]
+        seen = {int(found[1]) for found in numbered if found}
+        lost = sorted(set(self._parts()) - seen) if all(numbered) else []
+        if lost:
+            raise Invalid(
+                f"Executors have written files to {path} that the driver does not see, {len(lost)} of "
+                f"{len(lost) + len(seen)}: they have other disks.",
+                code="sink.not-shared",
+                about=path,
+                unchanged="everything that readers see",
+                next_step=f"give the sink a place that the driver and all executors reach ({SHARED_PLACES}), or run on "
+                "one machine: master local[*]",
+            )
+
+    def _parts(self) -> list[int]:
+        deadline = time.monotonic() + COUNTED_WITHIN
+        while (found := observed(self._observation)) is None and time.monotonic() < deadline:
+            time.sleep(0.005)  # Spark tells in a thread of its own
+        return (found or {}).get("parts") or []
 
 
 def explain(error: BaseException, path: str) -> HoldfastError | None:
@@ -114,8 +173,7 @@ def explain(error: BaseException, path: str) -> HoldfastError | None:
 
 def _is_of(path: str, text: str) -> bool:
     """Whether an error's text is about this place, not about another such as the source."""
-    host, name = path.partition("://")[2].partition("/")[0], path.rpartition("/")[2]
-    return host in text or name in text
+    return remote_parts(path).host in text or path.rpartition("/")[2] in text
 
 
 def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:
@@ -129,6 +187,14 @@ def _explain_cloud(text: str, shown: str, path: str) -> HoldfastError | None:
         )
     if not _is_of(path, text):
         return None
+    if refusal := refusal_in(text):
+        return Unavailable(
+            f"Spark could not write to object storage: {shown}",
+            code=refusal.code,
+            about=path,
+            unchanged="everything that readers see",
+            next_step=refusal.next_step,
+        )
     is_denied = any(words in text for words in CLOUD_DENIED)
     if is_denied or any(words in text for words in CLOUD_TROUBLE):
         return Unavailable(

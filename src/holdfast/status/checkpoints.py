@@ -36,6 +36,9 @@ class OpenedStore(msgspec.Struct, frozen=True):
     options: Mapping[str, str] | None = None
     """The settings that it was opened with, for what lies beside it. They may hold secrets."""
 
+    def __repr__(self) -> str:
+        return f"OpenedStore({self.address!r})"
+
     @property
     def address(self) -> str:
         return self.store.objects.address

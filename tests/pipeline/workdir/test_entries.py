@@ -77,9 +77,18 @@ def test_names_of_parts() -> None:
     assert whole == [Part("a/b", 0, 5, 5)]
     assert whole[0].name == "a/b"
     assert [part.name for part in parts_of("empty", 0)] == ["empty"]
-    size = 2 * entries.PART_BYTES + 1
+    size = 2 * entries.PART_BYTES
     names = [part.name for part in parts_of("a/b", size)]
-    assert names == [f"a/b//{offset}/{size}" for offset in range(0, size, entries.PART_BYTES)]
+    assert names == [f"a/b//{offset}/{size}" for offset in (0, entries.PART_BYTES)]
+
+
+@given(st.integers(1, 9), st.integers(-1, 1))
+def test_no_part_is_so_small_that_it_shares_an_object(count: int, more: int) -> None:
+    size = count * entries.PART_BYTES + more
+    lengths = [part.length for part in parts_of("a/b", size)]
+    assert len(lengths) == count + (more > 0)
+    assert size <= entries.PART_BYTES or min(lengths) >= pack.PACKED_TOGETHER
+    assert max(lengths) <= entries.PART_BYTES
 
 
 @given(st.integers(0, 5 * entries.PART_BYTES))
@@ -144,7 +153,7 @@ def test_damage_in_a_large_file(large: Driver, damage: str) -> None:
 def test_a_large_file_without_one_of_its_parts(large: Driver, tmp_path: Path) -> None:
     found = large.load(1)
     fewer = [
-        batch for batch in found.own.batches if "state/0/0/1.snapshot//3000/10000" not in large.stored()[batch.key]
+        batch for batch in found.own.batches if "state/0/0/1.snapshot//2500/10000" not in large.stored()[batch.key]
     ]
     assert len(fewer) == len(found.own.batches) - 1
     found = msgspec.structs.replace(found, holdfast=msgspec.structs.replace(found.own, batches=fewer))

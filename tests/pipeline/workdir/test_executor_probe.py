@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, Unavailable
 from holdfast.pipeline.workdir import executor_probe, executor_versions
 from holdfast.pipeline.workdir.executor_probe import (
     LATE,
     PATIENCE,
     SETTLED,
     RollCall,
+    SinkPath,
     check_executors_see,
+    check_executors_share,
     expected_executors,
 )
 from holdfast.pipeline.workdir.executor_versions import check_executor_versions
@@ -128,6 +130,64 @@ def test_an_executor_that_never_answers_does_not_hold_a_start_for_ever(
     assert set(rounds) == {4}
     assert len(rounds) > 1
     assert list(tmp_path.iterdir()) == []
+
+
+def sees(other: Path, hidden: Path) -> Run:
+    """Executors that have another directory where the driver has the hidden one."""
+
+    def run(_: object, probe: Callable[[int], Any], tasks: list[int]) -> list[Any]:
+        aside = hidden.with_name("aside")
+        hidden.rename(aside)
+        other.rename(hidden)
+        try:
+            return [probe(task) for task in tasks]
+        finally:
+            hidden.rename(other)
+            aside.rename(hidden)
+
+    return run
+
+
+def test_sinks_on_paths_that_executors_share(tmp_path: Path, two_executors: Callable[[Run], None]) -> None:
+    two_executors(lambda _, probe, tasks: [probe(task) for task in tasks])
+    paths = [tmp_path / "files", tmp_path / "table"]
+    check_executors_share([SinkPath(path.name, str(path)) for path in paths], SPARK)
+    assert [list(path.iterdir()) for path in paths] == [[], []]
+
+
+def test_a_sink_on_a_path_that_executors_do_not_share(tmp_path: Path, two_executors: Callable[[Run], None]) -> None:
+    """The second of two. Probes of other drivers stay where they are."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    theirs = own / ".holdfast-probe-of-another-driver"
+    theirs.mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    two_executors(sees(tmp_path / "other", own))
+    with pytest.raises(Invalid, match=r"does not share .*/own, where sink 'table' writes.*: it cannot read") as refused:
+        check_executors_share([SinkPath("files", str(shared)), SinkPath("table", str(own))], SPARK)
+    assert refused.value.code == "sink.not-shared"
+    assert refused.value.unchanged == "every checkpoint and every sink"
+    assert list(own.iterdir()) == [theirs]
+    assert list(shared.iterdir()) == []
+
+
+def test_a_sink_that_sees_nothing_of_what_executors_write(tmp_path: Path, two_executors: Callable[[Run], None]) -> None:
+    def run(_: object, probe: Callable[[int], Any], tasks: list[int]) -> list[Any]:
+        answers = [probe(task) for task in tasks]
+        for written in tmp_path.glob(f"*/*/{socket.gethostname()}-*"):
+            written.unlink()
+        return answers
+
+    two_executors(run)
+    with pytest.raises(Invalid, match="the driver does not see what it wrote there"):
+        check_executors_share([SinkPath("files", str(tmp_path / "files"))], SPARK)
+
+
+def test_a_path_that_cannot_be_made(tmp_path: Path, two_executors: Callable[[Run], None]) -> None:
+    two_executors(failing("nobody is asked"))
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(Unavailable) as refused:
+        check_executors_share([SinkPath("files", str(tmp_path / "file"))], SPARK)
+    assert refused.value.code == "sink.disk"
 
 
 def failing(text: str) -> Run:

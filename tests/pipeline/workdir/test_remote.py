@@ -12,7 +12,7 @@ from holdfast.pipeline.workdir.open import open_workdir
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.remote import RemoteWorkdir
 from holdfast.pipeline.workdir.workdir import SPOOL, STAMPS
-from holdfast.storage.files.directory import Directory
+from holdfast.storage.files.directory import Directory, TakesPieces
 
 OWNER = WorkdirOwner("orders", "memory://store")
 
@@ -107,7 +107,10 @@ def test_a_replacement_is_a_place_of_its_own(workdir: RemoteWorkdir) -> None:
 
     def fill(fresh: Directory) -> int:
         fresh.write_new([("metadata", b"{}"), ("offsets/0", b"v1")])
-        fresh.write_stream("state/0/0/1.snapshot", [b"large ", b"file"])
+        assert isinstance(fresh, TakesPieces)
+        large = fresh.new_file("state/0/0/1.snapshot")
+        large.write(b"large file")
+        large.close()
         return 3
 
     assert entered.replace(fill, OWNER, ours) == 3
@@ -173,10 +176,31 @@ def test_a_driver_that_was_taken_over_removes_nothing(workdir: RemoteWorkdir) ->
     assert old.directory.read("offsets/5") == b"v1"
 
 
+def test_a_place_is_closed_before_it_is_removed(workdir: RemoteWorkdir) -> None:
+    """Its driver, fenced since, leaves stamps late. A third one finds none, or has claimed before the last check."""
+    old = run(workdir, 5, is_clean=False)
+    second = workdir.fenced(6, ours)
+    old.directory.write(STAMPS, b"{}")
+    is_open = []
+
+    def third_claims() -> None:
+        is_open.append(not workdir.as_found().is_empty())
+        if not is_open[-1]:
+            taken_over()
+
+    with pytest.raises(Fenced):
+        second.sweep(third_claims)
+    assert is_open == [True, False]
+    assert old.directory.read("offsets/5") == b"v1"
+    second.sweep(ours)
+    assert workdir._places() == []
+
+
 def test_an_executor_gets_the_place_and_the_options() -> None:
     workdir = RemoteWorkdir("s3a://bucket/wd", options={"region": "x"}, generation=3, place="g000003-0123abcd")
     sent = pickle.loads(pickle.dumps(workdir))
-    assert (sent.directory.address, sent._access.options) == ("s3a://bucket/wd/g000003-0123abcd", {"region": "x"})
+    assert sent.directory.address == "s3a://bucket/wd/g000003-0123abcd"
+    assert sent._spark.access().options == {"region": "x"}
 
 
 @pytest.mark.parametrize(
@@ -198,4 +222,5 @@ def test_addresses_of_workdirs(address: str, expected: str) -> None:
 @pytest.fixture(autouse=True)
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Spark, whatever other tests of this process have left."""
-    monkeypatch.setattr("holdfast.pipeline.workdir.remote.active_session", lambda: None)
+    for module in ("pipeline.workdir.remote", "storage.objects.spark_access"):
+        monkeypatch.setattr(f"holdfast.{module}.active_session", lambda: None)

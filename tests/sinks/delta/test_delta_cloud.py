@@ -41,7 +41,8 @@ def test_addresses(given: str, means: str) -> None:
         ("az://container/lake", "abfss://container@account"),
         ("ftp://host/lake", "not a place for a Delta table"),
         ("s3://", "not the address of a prefix"),
-        ("s3://bucket/a?b=c", "not the address of a prefix"),
+        ("s3://bucket/a?b=c", "leave out"),
+        ("s3://bucket/a/../b", "without them"),
         ("s3://bucket//a", "not the address of a prefix"),
         ("s3://me:hunter2@bucket/x", "leave them out"),
         ("abfss://c:hunter2@account.dfs.core.windows.net/x", "leave them out"),
@@ -113,6 +114,13 @@ def test_options_of_other_services_have_the_same_names() -> None:
             "Generic S3 error connection reset",
         ),
         ("Error performing PUT http://169.254.169.254/latest/api/token", "cloud.credentials", "storage_options"),
+        ("GET http://169.254.169.254/latest/meta-data - status code: 503 Service Unavailable", "cloud.unavailable", ""),
+        (
+            "an error occurred while loading credentials\n \x1b[31m↳\x1b[0m failed to load IMDS session token\n"
+            " \x1b[31m↳\x1b[0m service error\n \x1b[31m↳\x1b[0m request forbidden",
+            "cloud.credentials",
+            "",
+        ),
     ],
 )
 def test_failed_requests_in_words(text: str, code: str, says: str) -> None:

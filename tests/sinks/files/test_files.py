@@ -296,13 +296,15 @@ def test_option_that_spark_does_not_take(spark: SparkSession, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"path": "s3://me:hunter2@bucket/x?token=t"}, "more than a bucket and a path"),
-        ({"path": "s3a://bucket/a*"}, "patterns"),
-        ({"path": "s3a://bucket/a%20b"}, "patterns"),
+        ({"path": "s3://me:hunter2@bucket/x?token=t"}, "a password"),
+        ({"path": "abfss://c:hunter2@a.dfs.core.windows.net/x"}, "a password"),
+        ({"path": "s3a://bucket/a*"}, "'*'"),
+        ({"path": "s3a://bucket/a%20b"}, "'%'"),
         ({"path": "s3a://bucket"}, "no path below its bucket"),
         ({"path": "gs://bucket/"}, "no path below its bucket"),
         ({"path": "s3a://bucket/a//b"}, "empty parts"),
-        ({"path": "s3a://bucket/../b"}, "empty parts"),
+        ({"path": "s3a://bucket//a"}, "empty parts"),
+        ({"path": "s3a://bucket/../b"}, ".."),
         ({"path": "abfss:///x"}, "no path"),
         ({"path": "hdfs:///x"}, "hdfs://host:port/path"),
         ({"path": "hdfs://host:8020/"}, "no path"),
@@ -346,3 +348,8 @@ def test_a_sink_describes_its_path_and_options_without_secrets() -> None:
         "options": {"header": "true", "encryption.Key": "***"},
     }
     assert "hunter2" not in json.dumps(sink.describe())
+
+
+@pytest.mark.parametrize("name", ["parquet.encryption.footer.key", "parquet.encryption.key.list", "kms.passphrase"])
+def test_an_option_that_may_be_a_secret_is_not_described(name: str) -> None:
+    assert FileSink("/data", options={name: "hunter2"}).describe()["options"] == {name: "***"}

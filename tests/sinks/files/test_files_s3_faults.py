@@ -26,6 +26,7 @@ from holdfast.testing.faults.proxy import FaultyProxy, LostReply, Request, Statu
 from servers.s3 import S3Server, options_for
 
 pytestmark = pytest.mark.s3
+COPIED = b"<CopyObjectResult><ETag>&quot;1&quot;</ETag></CopyObjectResult>"
 WORKS = f"{Path(__file__).parents[1] / 'sink_works.py'}"
 
 
@@ -198,6 +199,20 @@ class TestReplies:
         assert self.place.logged() in (A, [*A, *B])
         self.proxy.script = lambda _: None
         sink.commit(descriptor, delivery(2))
+        assert self.place.listed() == self.place.logged() == [*A, *B]
+        assert self.place.staged() == []
+
+    @pytest.mark.parametrize("answer", [Status(200, COPIED), Status(202, COPIED)], ids=str)
+    def test_a_copy_that_is_taken_on_and_not_made(self, answer: Status) -> None:
+        descriptor = self.place.stage(B, delivery(2))
+        self.proxy.script = once(
+            answer, lambda request: "x-amz-copy-source" in request.headers and "part-00001" in request.path
+        )
+        with pytest.raises(Unavailable, match="though the service has taken it") as caught:
+            self.place.sink(**self.options).commit(descriptor, delivery(2))
+        assert caught.value.code == "sink.files-copy"
+        assert self.place.logged() == A
+        self.place.sink(**self.options).commit(descriptor, delivery(2))
         assert self.place.listed() == self.place.logged() == [*A, *B]
         assert self.place.staged() == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 from cloud_files import logged_files
 from obstore.store import MemoryStore
 
-from holdfast.errors import Corrupt, HoldfastError
-from holdfast.sinks.files import spark_metadata_format
+from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.sinks.files import spark_metadata_format, spark_metadata_log
 from holdfast.sinks.files.layout import FileLayout
 from holdfast.sinks.files.spark_metadata_format import LoggedEpoch, LoggedFile
 from holdfast.sinks.files.spark_metadata_log import SparkMetadataLog
@@ -108,12 +109,12 @@ class TestLog:
     def place(self) -> None:
         self.objects = CloudObjects(MemoryStore(), "memory://")
 
-    def open(self) -> SparkMetadataLog:
-        layout = FileLayout("parquet", "epoch", {})
+    def open(self, keep_ms: int | None = None) -> SparkMetadataLog:
+        layout = FileLayout("parquet", "epoch", {}, keep_ms)
         return SparkMetadataLog(self.objects, "out", address="s3a://b/out", layout=layout)
 
-    def begun(self) -> SparkMetadataLog:
-        log = self.open()
+    def begun(self, keep_ms: int | None = None) -> SparkMetadataLog:
+        log = self.open(keep_ms)
         log.begin()
         return log
 
@@ -176,11 +177,80 @@ class TestLog:
         with pytest.raises(Corrupt, match="entries are gone"):
             self.open().begin()
 
+    def test_old_epochs_leave_the_log(self) -> None:
+        """Those of which every file is older than ten seconds, with each tenth entry. A second between two epochs."""
+        log, without = self.begun(keep_ms=10_000), self.open()
+        for epoch in range(1, 36):
+            assert log.append(epoch_of(epoch)) == f"mark-{epoch}"
+        files = [f"epoch={epoch:06}/part-{epoch}" for epoch in range(19, 36)]
+        assert logged_files(self.objects, "out/") == files
+        forgotten = LoggedEpoch(0, 18, "mark-18", is_forgotten=True)
+        for opened in (self.open(keep_ms=10_000), without):
+            assert opened.epochs() == [forgotten, *(epoch_of(epoch) for epoch in range(19, 36))]
+            assert all(opened.is_committed((0, epoch)) for epoch in range(1, 36))
+            assert not opened.is_committed((0, 36))
+            assert not opened.is_committed((1, 1))
+            assert opened.append(LoggedEpoch(0, 5, "other")) is None  # a driver that was frozen since
+            assert opened.append(LoggedEpoch(0, 18, "other")) == "mark-18"
+        assert logged_files(self.objects, "out/") == files
+
+    def test_a_lineage_that_has_left_the_log_is_remembered(self) -> None:
+        log = self.begun(keep_ms=1000)
+        log.append(epoch_of(7))
+        for epoch in range(1, 60):
+            log.append(LoggedEpoch(1, epoch, None, (LoggedFile("part", 10, 60_000 * epoch),)))
+        assert [(one.lineage, one.epoch) for one in self.open().epochs() if one.is_forgotten] == [(0, 7), (1, 57)]
+        assert logged_files(self.objects, "out/") == ["epoch=1-000058/part", "epoch=1-000059/part"]
+
+    def test_epochs_without_files_leave_with_those_before_and_the_newest_stays(self) -> None:
+        epochs = (epoch_of(1), LoggedEpoch(0, 2), EPOCH)
+        lines = [spark_metadata_format.encode(AT, f"epoch={one.epoch}", one) for one in epochs]
+        kept = [(one.epoch, one.is_forgotten) for one in forgotten(lines, keep_ms=1)]
+        assert kept == [(2, True), (17, False)]
+        assert [one.epoch for one in forgotten(lines[:2], keep_ms=1)] == [1, 2]
+        assert forgotten(lines, keep_ms=10**15) == [epoch_of(1), LoggedEpoch(0, 2), EPOCH]
+        assert forgotten([], keep_ms=1) == []
+
+    def test_a_log_that_grows_too_large(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A warning at each doubling, then a refusal, which an option lifts. Nothing has been decided by then."""
+        monkeypatch.setattr(spark_metadata_log, "LARGE", 1000)
+        monkeypatch.setattr(spark_metadata_log, "MOST_BYTES", 5000)
+        log, epochs = self.begun(), itertools.count(1)
+
+        def deliver() -> int:
+            epoch = next(epochs)
+            log.check_room(epoch_of(epoch))
+            log.append(epoch_of(epoch))
+            return epoch
+
+        with pytest.raises(Invalid, match="no reader could take it") as refused:
+            list(iter(deliver, None))
+        epoch = len(log.committed()) + 1
+        assert refused.value.code == "sink.files-log-full"
+        assert "FileSink(..., keep='30d')" in refused.value.next_step
+        assert 10 < epoch < 20
+        assert len(caplog.records) == 3
+        assert "the log of committed files has" in caplog.messages[0]
+        with pytest.raises(Invalid, match="no reader could take it"):
+            self.open(keep_ms=3_600_000).check_room(epoch_of(epoch))
+        for later in range(epoch, epoch + 40):
+            kept = self.open(keep_ms=2000)
+            kept.check_room(epoch_of(later))
+            kept.append(epoch_of(later))
+        self.open().check_room(epoch_of(epoch + 40))
+
     def test_a_log_of_another_program(self) -> None:
         self.objects.create("out/_spark_metadata/0", [f"v1\n{OF_SPARK}".encode()])
         with pytest.raises(HoldfastError) as caught:
             self.open().committed()
         assert caught.value.code == "sink.files-log"
+
+
+def forgotten(lines: list[bytes], *, keep_ms: int) -> list[LoggedEpoch]:
+    left = spark_metadata_format.forget(b"\n".join(lines), keep_ms)
+    return spark_metadata_format.decode(spark_metadata_format.entry([left]))
 
 
 def epoch_of(epoch: int) -> LoggedEpoch:

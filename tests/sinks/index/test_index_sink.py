@@ -285,7 +285,8 @@ class TestRocksdbOfOneMegabyte(SinkUnderTest):
         assert count_rows(path, self.spark) == count_rows(path, self.spark, exactly=True)
 
 
-def test_values_are_measured_a_few_at_a_time(tmp_path: Path) -> None:
+def test_values_are_measured_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged_rows, "BATCH_BYTES", 4 << 20)
     values = [bytes(1 << 20) + bytes(number) for number in range(96)]
     rows = pyarrow.table({"key": [b"%d" % number for number in range(96)], "value": values})
     pyarrow.parquet.write_table(rows, tmp_path / "part.parquet", row_group_size=8, compression="none")
@@ -297,7 +298,7 @@ def test_values_are_measured_a_few_at_a_time(tmp_path: Path) -> None:
     finally:
         pyarrow.set_memory_pool(usual)
     assert (found.largest, found.payload) == (len(values[-1]), sum(map(len, values)) + 182)
-    assert pool.max_memory() < 48 << 20
+    assert pool.max_memory() < 32 << 20
 
 
 @pytest.mark.parametrize("arguments", [{"key": []}, {"key": ["a", "a"]}, {"key": "a", "delete": "a"}])

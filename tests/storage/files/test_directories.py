@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import obstore
 import pytest
 
-from holdfast.storage.files.directory import Directory, LocalDirectory, TakesParts
+from holdfast.errors import Unavailable
+from holdfast.storage.files.directory import Directory, LocalDirectory, TakesParts, TakesPieces
 from holdfast.storage.objects import open_objects
+from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.directory import ObjectDirectory, folders
 from servers.clouds import CLOUDS, new_address
 
@@ -88,10 +92,40 @@ def test_large_files(directory: Directory) -> None:
         directory.write_part("large", 3, b"def")
         directory.write_part("large", 0, b"abc")
     else:
-        directory.write_stream("large", iter([b"abc", b"def"]))
+        assert isinstance(directory, TakesPieces)
+        file = directory.new_file("large")
+        for piece in (b"abc", memoryview(b"def")):
+            file.write(piece)
+        assert not directory.exists("large")
+        file.close()
+        file.abandon()
     assert directory.read("large") == b"abcdef"
     assert directory.read_range("large", 2, 3) == (b"cde", 6)
     assert directory.read_range("large", 4, 10) == (b"ef", 6)
+
+
+@pytest.mark.parametrize("directory", ["memory", *CLOUDS], indirect=True)
+def test_files_in_several_requests(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 takes no part of less than 5 MiB but the last."""
+    monkeypatch.setattr("holdfast.storage.objects.cloud.UPLOADED_PART", 5 << 20)
+    assert isinstance(directory, TakesPieces)
+    body = random.Random(0).randbytes((11 << 20) + 1)
+    whole, abandoned = directory.new_file("whole"), directory.new_file("abandoned")
+    for file in (whole, abandoned):
+        file.write(body)
+    abandoned.abandon()
+    whole.close()
+    assert paths(directory) == ["whole"]
+    assert directory.read("whole") == body
+
+
+def test_a_panic_of_the_client_library_is_an_error() -> None:
+    """It is no `Exception`: nothing that handles errors would see it."""
+    objects = open_objects("memory://")
+    assert isinstance(objects, CloudObjects)
+    with pytest.raises(Unavailable, match="the client library failed") as raised, objects._explained("a", writing=True):
+        obstore.put(objects._store, "a", iter(objects.read(key, limit=9) for key in "b"))
+    assert raised.value.code == "cloud.unavailable"
 
 
 def test_folders_are_removed_by_the_beginning_of_their_names(directory: Directory) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
-import obstore
 import pytest
 
-from holdfast.storage.objects import open_objects
+from holdfast.errors import Unavailable
+from holdfast.sinks.delta.cloud_storage import CloudStorage
+from holdfast.storage.objects import open_objects, retry
 from holdfast.storage.objects.retry import (
     NO_MORE_AFTER,
+    READS_ERRORS_OF,
     TRIES,
     Unanswered,
     check_release,
@@ -197,12 +200,24 @@ def test_slow_failures_are_not_repeated_for_ever() -> None:
 def test_errors_of_another_release_are_announced_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def use() -> None:
+        for _ in range(2):
+            open_objects("s3://bucket/x", options={"region": "us-east-1"})
+            open_objects("hdfs://host:1/x")
+            with contextlib.suppress(Unavailable):
+                CloudStorage("gs://bucket/x", {"proxy_url": "http://127.0.0.1:9", "max_retries": "0"}).exists()
+
     check_release.cache_clear()
-    open_objects("s3://bucket/x", options={"region": "us-east-1"})
-    assert caplog.records == [], "the release that the tests run with is the one that was read"
-    monkeypatch.setattr(obstore, "__version__", "0.120.3")
-    for _ in range(2):
-        open_objects("s3://bucket/x", options={"region": "us-east-1"})
-    [record] = caplog.records
-    assert (record.name, record.levelno) == ("holdfast.objects", logging.WARNING)
-    assert "obstore 0.120.3 is installed; its errors are read as those of 0.12." in record.getMessage()
+    use()
+    assert caplog.records == [], "the releases that the tests run with are those that were read"
+    check_release.cache_clear()
+    monkeypatch.setattr(retry, "version", lambda package: f"{READS_ERRORS_OF[package]}0.3")
+    use()
+    check_release.cache_clear()
+    assert {(record.name, record.levelno) for record in caplog.records} == {("holdfast.objects", logging.WARNING)}
+    said = sorted(record.getMessage().partition(". ")[0] for record in caplog.records)
+    assert said == [
+        "deltalake 1.60.3 is installed; its errors are read as those of 1.6",
+        "hdfs-native 0.140.3 is installed; its errors are read as those of 0.14",
+        "obstore 0.120.3 is installed; its errors are read as those of 0.12",
+    ]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.base import jvm
 from holdfast.errors import HoldfastError
 from holdfast.storage.objects import open_objects
 from holdfast.storage.objects.open import keys_without_token
-from holdfast.storage.objects.spark_access import spark_access
+from holdfast.storage.objects.spark_access import OpenedForSpark, spark_access
 from servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from sparks import reach_bucket
 
@@ -56,6 +57,20 @@ def test_keys_that_only_the_connector_knows(spark: SparkSession, s3a_bucket: str
         system.clearProperty("aws.secretAccessKey")
 
 
+def test_keys_that_hold_for_a_while_are_not_asked_for_with_every_request(s3_server: S3Server) -> None:
+    asked = []
+
+    def keys() -> dict[str, str]:
+        asked.append(1)
+        return {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+
+    place = {name: value for name, value in s3_server.options.items() if "key" not in name}
+    objects = open_objects(f"s3://{s3_server.new_bucket()}", options=place, credentials=keys)
+    for number in range(6):
+        objects.create(str(number), [b"body"])
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "own"),
     [
@@ -81,6 +96,48 @@ def test_wrong_keys_are_refused(spark: SparkSession, s3a_bucket: str, s3_server:
         spark_access(spark, f"s3a://{s3a_bucket}").open().create("key", [b"body"])
     assert "wrong" not in str(refused.value)
     assert refused.value.code == "cloud.denied"
+
+
+def test_a_store_is_opened_once_for_each_spark(
+    spark: SparkSession, s3a_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = OpenedForSpark(f"s3a://{s3a_bucket}", None)
+    with monkeypatch.context() as before:
+        before.setattr("holdfast.storage.objects.spark_access.running_spark", lambda: None)
+        before.setattr("holdfast.storage.objects.spark_access.active_session", lambda: None)
+        without = opened.open()
+        assert opened.open() is without
+    reach_bucket(spark, s3a_bucket, "http://127.0.0.1:9")
+    first = opened.open()
+    assert first is not without
+    reach_bucket(spark, s3a_bucket, s3_server.endpoint)
+    assert opened.open(spark.newSession()) is first
+    monkeypatch.setattr("holdfast.storage.objects.spark_access.running_spark", lambda: "another one")
+    second = opened.open()
+    second.create("key", [b"body"])
+    assert opened.open() is second
+    monkeypatch.setattr("holdfast.storage.objects.spark_access.running_spark", lambda: None)
+    assert opened.open() is second
+
+
+def test_given_options_are_for_every_spark(spark: SparkSession, s3a_bucket: str, s3_server: S3Server) -> None:
+    reach_bucket(spark, s3a_bucket, "http://127.0.0.1:9")
+    opened = OpenedForSpark(f"s3a://{s3a_bucket}", s3_server.options)
+    opened.open(spark).create("key", [b"body"])
+    assert opened.open() is opened.open(spark)
+
+
+def test_settings_are_copied_once(spark: SparkSession, s3a_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[object] = []
+
+    def counted(session: SparkSession) -> object:
+        copies.append(session)
+        return settings(session)
+
+    settings = jvm._hadoop_settings
+    monkeypatch.setattr(jvm, "_hadoop_settings", counted)
+    assert (spark_access(spark, f"s3a://{s3a_bucket}").options or {})["secret_access_key"] == SECRET_KEY
+    assert len(copies) == 1
 
 
 def test_secrets_are_not_shown(spark: SparkSession, s3a_bucket: str) -> None:

@@ -232,8 +232,11 @@ class _Pump(threading.Thread):
         os.close(self._reader)
 
     def run(self) -> None:
+        waiting = select.poll()  # `select` takes no descriptor above 1023
+        waiting.register(self._reader, select.POLLIN)
+        waiting.register(self._woken, select.POLLIN)
         while True:
-            ready = select.select([self._reader, self._woken], [], [])[0]
+            ready = {descriptor for descriptor, _ in waiting.poll()}
             if self._reader not in ready:  # woken by `stop`, and the pipe is empty
                 break
             piece = os.read(self._reader, CHUNK)

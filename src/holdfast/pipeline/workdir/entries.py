@@ -47,9 +47,11 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def parts_of(path: str, size: int) -> Iterator[Part]:
-    """The parts of a file, in order."""
-    for offset in range(0, max(size, 1), PART_BYTES):
-        yield Part(path, offset, min(PART_BYTES, size - offset), size)
+    """The parts of a file, in order: all of about the same size, so that none is so small that it shares an object."""
+    count = max(1, -(-size // PART_BYTES))
+    length = max(1, -(-size // count))
+    for offset in range(0, max(size, 1), length):
+        yield Part(path, offset, min(length, size - offset), size)
 
 
 def part_of_entry(name: str, length: int) -> Part:

@@ -1,7 +1,8 @@
-"""Proof that every executor sees the workdir.
+"""Proof that every executor sees the workdir and the paths of sinks.
 
 State that executors keep on disks of their own is never captured, and Spark does not notice: its tasks find their own
-files again as long as they run where they ran before.
+files again as long as they run where they ran before. Rows that they write to disks of their own are lost, and Spark
+does not notice either.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,6 +22,9 @@ from holdfast.base.steps import step
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.pipeline.workdir.executor_versions import Answer, answer_here, ask_executors
 from holdfast.pipeline.workdir.workdir import PROBE, Workdir
+from holdfast.sinks.spark_write import SHARED_PLACES
+from holdfast.sinks.staging import sink_disk_errors
+from holdfast.storage.files.directory import Directory, LocalDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +38,59 @@ SETTLED = 2.0
 POLL = 0.1
 _DEFAULT_INSTANCES = 2
 """Of Spark's on YARN and Kubernetes."""
+
+
+class Place(Protocol):
+    """What executors have to share with the driver: a workdir, or the path of a sink."""
+
+    @property
+    def directory(self) -> Directory: ...
+
+    def not_shared(self, host: str, problem: str) -> Invalid:
+        """The error to raise."""
+
+
+class WorkdirPlace(msgspec.Struct, frozen=True):
+    """The workdir, as a `Place`."""
+
+    workdir: Workdir
+
+    @property
+    def directory(self) -> Directory:
+        return self.workdir.directory
+
+    def not_shared(self, host: str, problem: str) -> Invalid:
+        at = self.workdir.address
+        return Invalid(
+            f"The executor on {host} does not share the workdir {at} with the driver: {problem}.",
+            code="workdir.not-shared",
+            about=at,
+            unchanged="every checkpoint and every sink",
+            next_step=f"pass a workdir that the driver and all executors reach ({SHARED_PLACES}), or run on one "
+            "machine: master local[*]",
+        )
+
+
+class SinkPath(msgspec.Struct, frozen=True):
+    """A path that a sink writes to, as a `Place`."""
+
+    sink: str
+    path: str
+
+    @property
+    def directory(self) -> Directory:
+        return LocalDirectory(self.path)
+
+    def not_shared(self, host: str, problem: str) -> Invalid:
+        return Invalid(
+            f"The executor on {host} does not share {self.path}, where sink {self.sink!r} writes, with the driver: "
+            f"{problem}. The rows that it writes there would be lost.",
+            code="sink.not-shared",
+            about=f"sink {self.sink!r}",
+            unchanged="every checkpoint and every sink",
+            next_step="give the sink a path (an IndexSink a staging directory, dead letters a checkpoint store) that "
+            f"the driver and all executors reach ({SHARED_PLACES}), or run on one machine: master local[*]",
+        )
 
 
 class RollCall(msgspec.Struct, frozen=True):
@@ -97,15 +154,34 @@ def check_executors_see(workdir: Workdir, spark: SparkSession) -> str | None:
     if is_one_process(spark):
         return None
     with step("workdir.probe"):
-        folder = f"{PROBE}{uuid.uuid4().hex}"
+        probe = _Probe([WorkdirPlace(workdir)])
         try:
-            workdir.directory.write(f"{folder}/driver", folder.encode())
-            return _ask(_Probe(workdir, folder), workdir, spark).warning()
+            probe.begin()
+            return _ask(probe, spark).warning()
         finally:
             workdir.remove_probes()
 
 
-def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> RollCall:
+def check_executors_share(paths: Sequence[SinkPath], spark: SparkSession) -> None:
+    """`Invalid` if an executor does not see the driver's files at a path that a sink writes to, or the driver not its.
+
+    As `check_executors_see`, for all paths at once. It makes paths that are not there.
+    Does not guarantee anything about executors that come later: a sink that stages finds out (`write_rows`).
+    """
+    if not paths or is_one_process(spark):
+        return
+    with step("sink.probe"):
+        probe = _Probe(paths)
+        try:
+            with sink_disk_errors(", ".join(place.path for place in paths), "every checkpoint and every sink"):
+                probe.begin()
+            _ask(probe, spark)
+        finally:  # not those of other drivers, which may be asking, too
+            for place in paths:
+                place.directory.remove_folders(probe.folder)
+
+
+def _ask(probe: _Probe, spark: SparkSession) -> RollCall:
     """Run rounds of tasks, as long as there are executors that have not answered or may still come."""
     expected = expected_executors(active_settings())
     answered: dict[tuple[str, int], str] = {}
@@ -114,9 +190,7 @@ def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> RollCall:
     while True:
         if len(answered) < max(executor_count(spark), 1):
             for answer in ask_executors(probe, spark):
-                problem = answer.problem or probe.problem_with(answer)
-                if problem is not None:
-                    raise _not_shared(workdir, answer.host, problem)
+                probe.check(answer)
                 answered[answer.host, answer.executor] = answer.host
         now = time.monotonic()
         if executor_count(spark) != registered:
@@ -128,33 +202,43 @@ def _ask(probe: _Probe, workdir: Workdir, spark: SparkSession) -> RollCall:
 
 
 class _Probe:
-    """What an executor does: read the driver's file, write one of its own."""
+    """What an executor does at each place: read the driver's file, write one of its own."""
 
-    def __init__(self, workdir: Workdir, folder: str) -> None:
-        self._workdir = workdir
-        self._folder = folder
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = places
+        self.folder = f"{PROBE}{uuid.uuid4().hex}"
+
+    def begin(self) -> None:
+        """Write the driver's files."""
+        for place in self._places:
+            place.directory.write(f"{self.folder}/driver", self.folder.encode())
 
     def __call__(self, task: int) -> dict[str, Any]:
-        return answer_here(task, self._problem_here())
+        for number, place in enumerate(self._places):
+            if problem := self._problem_here(place.directory):
+                return answer_here(task, problem, number)
+        return answer_here(task)
 
-    def _problem_here(self) -> str | None:
-        directory = self._workdir.directory
+    def _problem_here(self, directory: Directory) -> str | None:
         try:
-            found = directory.read(f"{self._folder}/driver")
+            found = directory.read(f"{self.folder}/driver")
         except (OSError, HoldfastError) as error:
             return f"it cannot read what the driver wrote there: {_why(error)}"
-        if found != self._folder.encode():
+        if found != self.folder.encode():
             return "it reads something else there than the driver wrote"
         try:
-            directory.write(f"{self._folder}/{_name(socket.gethostname(), os.getppid())}", b"executor")
+            directory.write(f"{self.folder}/{_name(socket.gethostname(), os.getppid())}", b"executor")
         except (OSError, HoldfastError) as error:
             return f"it cannot write there: {_why(error)}"
         return None
 
-    def problem_with(self, answer: Answer) -> str | None:
-        """Why the driver does not see what an executor wrote; None if it does."""
-        there = self._workdir.directory.exists(f"{self._folder}/{_name(answer.host, answer.executor)}")
-        return None if there else "the driver does not see what it wrote there"
+    def check(self, answer: Answer) -> None:
+        """`Invalid` if the executor had a problem, or the driver does not see what it wrote."""
+        if answer.problem:
+            raise self._places[answer.place].not_shared(answer.host, answer.problem)
+        for place in self._places:
+            if not place.directory.exists(f"{self.folder}/{_name(answer.host, answer.executor)}"):
+                raise place.not_shared(answer.host, "the driver does not see what it wrote there")
 
 
 def _why(error: OSError | HoldfastError) -> str:
@@ -171,14 +255,3 @@ def _count(number: int, noun: str) -> str:
 
 def _name(host: str, executor: int) -> str:
     return f"{host}-{executor}"
-
-
-def _not_shared(workdir: Workdir, host: str, problem: str) -> Invalid:
-    return Invalid(
-        f"The executor on {host} does not share the workdir {workdir.address} with the driver: {problem}.",
-        code="workdir.not-shared",
-        about=workdir.address,
-        unchanged="every checkpoint and every sink",
-        next_step="pass a workdir that the driver and all executors reach (s3a://, abfss://, gs://, hdfs://, or a disk "
-        "that they see under one path), or run on one machine: master local[*]",
-    )

@@ -50,8 +50,10 @@ class Answer(msgspec.Struct, frozen=True):
     executor: int
     """The process that started the Python worker: another one on each executor."""
     problem: str | None
-    """Why the workdir cannot be used from there; None if it can."""
+    """Why a place cannot be used from there; None if all can."""
     versions: Versions = Versions()
+    place: int = 0
+    """Which place has the problem."""
 
 
 def versions_here() -> Versions:
@@ -123,10 +125,10 @@ def ask_executors(question: Callable[[int], dict[str, Any]], spark: SparkSession
     return answers
 
 
-def answer_here(task: int, problem: str | None = None) -> dict[str, Any]:
+def answer_here(task: int, problem: str | None = None, place: int = 0) -> dict[str, Any]:
     """An `Answer` as plain values: another release may have another class of that name, which cannot be unpickled."""
     time.sleep(HOLD)
-    answer = Answer(socket.gethostname(), os.getppid(), problem, versions_here())
+    answer = Answer(socket.gethostname(), os.getppid(), problem, versions_here(), place)
     found: dict[str, Any] = msgspec.to_builtins(answer)
     return found
 

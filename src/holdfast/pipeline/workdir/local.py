@@ -33,6 +33,7 @@ class LocalWorkdir(Workdir):
     """
 
     vouches_after_failure = True
+    has_checksums = True
 
     def __init__(self, home: str | os.PathLike[str], *, generation_path: Path | None = None) -> None:
         self.home = _local_path(os.fspath(home))

@@ -5,9 +5,10 @@
 
 There are no links to cut off, so a place is the fence: Spark is given the address of a place, and a driver that was
 taken over goes on writing where nobody reads any more. A place is used again only if its last query ended well and left
-stamps (`stamps`). The next driver removes them and then checks the lease, before Spark starts: of two drivers that find
-the same stamps the one that was taken over stops there. Any other end leaves a place that is not used again: the
-workdir is restored from the newest checkpoint into a new one. Old places are removed at the next start.
+stamps (`stamps`), and if every file is what they say. The next driver removes them and then checks the lease, before
+Spark starts: of two drivers that find the same stamps the one that was taken over stops there. Any other end leaves a
+place that is not used again: the workdir is restored from the newest checkpoint into a new one. Old places are removed
+at the next start.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from holdfast.pipeline.workdir.workdir import SPOOL, STAMPS, Check, T, Workdir, 
 from holdfast.sparkdir.operator_metadata import describes_state
 from holdfast.storage.files.directory import Directory
 from holdfast.storage.objects.directory import ObjectDirectory, folders
-from holdfast.storage.objects.spark_access import Access, spark_access
+from holdfast.storage.objects.spark_access import OpenedForSpark
 from holdfast.storage.objects.store import ObjectStore
 
 _PLACE = re.compile(r"g(\d{6,})-[0-9a-f]{8}")
@@ -41,6 +42,7 @@ class RemoteWorkdir(Workdir):
     """
 
     vouches_after_failure = False
+    has_checksums = False
 
     def __init__(
         self,
@@ -54,8 +56,7 @@ class RemoteWorkdir(Workdir):
         self._options = options
         self._generation = generation
         self._place = place
-        self._opened: ObjectStore | None = None
-        self._reached: Access | None = None
+        self._spark = OpenedForSpark(self._home, options)
         self._directory: ObjectDirectory | None = None
         self._left_behind: RemoteWorkdir | None = None
 
@@ -64,7 +65,7 @@ class RemoteWorkdir(Workdir):
 
     def __getstate__(self) -> dict[str, Any]:
         """For an executor: the address of the place, and the options with which it can be reached now."""
-        return {"home": self._home, "options": self._access.options_now(), "place": self.place}
+        return {"home": self._home, "options": self._spark.access().options_now(), "place": self.place}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         RemoteWorkdir.__init__(self, state["home"], options=state["options"], place=state["place"])
@@ -168,11 +169,14 @@ class RemoteWorkdir(Workdir):
     def sweep(self, still_ours: Check = lambda: None) -> None:
         """Places of earlier generations, and what an interrupted driver left in this one.
 
-        A successor may have been given any of them, so `still_ours` is called before each is removed.
+        A successor may have been given any of them, so `still_ours` is called before each is removed. Its stamps go
+        first: no driver that claims after that call is given a place that is being removed.
         """
         assert self._generation is not None, "only a generation that has entered the workdir sweeps it"
         for name in self._places():
             if name != self.place:
+                still_ours()
+                self._directory_of(name).remove(STAMPS)
                 still_ours()
                 self._remove(name)
         still_ours()
@@ -180,21 +184,12 @@ class RemoteWorkdir(Workdir):
         self.remove_probes()
 
     @property
-    def _access(self) -> Access:
-        if self._reached is None:
-            spark = active_session() if self._options is None else None
-            self._reached = spark_access(spark, self._home) if spark else Access(self._home, _plain(self._options))
-        return self._reached
-
-    @property
     def _objects(self) -> ObjectStore:
-        if self._opened is None:
-            self._opened = self._access.open()
-        return self._opened
+        return self._spark.open()
 
     def _at(self, place: str | None, generation: int | None) -> RemoteWorkdir:
         there = RemoteWorkdir(self._home, options=self._options, generation=generation, place=place)
-        there._opened, there._reached = self._opened, self._reached
+        there._spark = self._spark
         return there
 
     def _enter(self, place: str) -> None:
@@ -224,7 +219,3 @@ def _new_place(generation: int) -> str:
 def _number(place: str) -> int:
     found = _PLACE.fullmatch(place)
     return int(found[1]) if found else -1
-
-
-def _plain(options: Mapping[str, str] | None) -> dict[str, str] | None:
-    return dict(options) if options is not None else None

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -18,13 +18,15 @@ from holdfast.checkpoints.batch_format import Batch
 from holdfast.checkpoints.manifest import BatchEntry, BatchObject, CheckpointManifest
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.pipeline.query.description import recorded_description
+from holdfast.pipeline.workdir import large_files
 from holdfast.pipeline.workdir.addresses import read_part, to_local
 from holdfast.pipeline.workdir.entries import Entries, Part, joined, live_entries, part_of_entry
+from holdfast.pipeline.workdir.large_files import LargeFiles
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.operator_metadata import describes_state, stores_of_batch
 from holdfast.sparkdir.state_files import ReferredNames, files_for_batch, is_visible, missing_files, referred_names
-from holdfast.storage.files.directory import Bytes, Directory, TakesParts
+from holdfast.storage.files.directory import Bytes, Directory, TakesParts, TakesPieces
 from holdfast.storage.objects.store import ObjectStore
 
 MAX_NAME = 255
@@ -130,17 +132,16 @@ class Completeness:
 
 
 def _fill(root: Directory, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> dict[str, Entries]:
-    filling = _Restore(root, workdir, objects, manifest)
-    order = manifest.needed_batches
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-restore") as workers:
-        for _ in workers.map(filling.unpack, range(len(order)), order):
-            pass
+    with contextlib.closing(_Restore(root, workdir, objects, manifest)) as filling:
+        order = manifest.needed_batches
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-restore") as workers:
+            for _ in workers.map(filling.unpack, range(len(order)), order):
+                pass
 
-    files = _files(manifest, filling.found, lambda path: referred_names(root.read(path), path))
-    for path in {part.path for part, _ in filling.found.values()} - files.keys():
-        root.remove(path)  # of an object that is kept for some of its files
-    for path in [path for path, entries in files.items() if len(entries) > 1 and not isinstance(root, TakesParts)]:
-        root.write_stream(path, filling.parts_of(files[path]))
+        files = _files(manifest, filling.found, lambda path: referred_names(root.read(path), path))
+        for path in {part.path for part, _ in filling.found.values()} - files.keys():
+            root.remove(path)  # of an object that is kept for some of its files
+        filling.write_again(files)
     stores = stores_of_batch(files, manifest.wal_position, root.read)
     missing = missing_files(files, manifest.wal_position, stores, is_stateful=_is_stateful(manifest))
     if missing:
@@ -222,31 +223,77 @@ class _Restore:
         self._address = workdir.written_address(root)
         self._manifest = manifest
         self._reading = _BatchReader(objects)
+        self._large = LargeFiles(root) if isinstance(root, TakesPieces) else None
         # A checkpoint that says which entries count has each one once.
         self._order = contextlib.nullcontext() if _records_live(manifest) else threading.Lock()
         self._places: dict[str, int] = {}
         self.found: Found = {}
         """What was written."""
 
+    def close(self) -> None:
+        """Give up files that are not whole."""
+        if self._large:
+            self._large.close()
+
     def unpack(self, place: int, batch: BatchObject) -> None:
+        try:
+            self._unpack(place, batch)
+        except BaseException:
+            if self._large:
+                self._large.fail(place)
+            raise
+
+    def write_again(self, files: Mapping[str, Entries]) -> None:
+        """Write those files in parts that could not be written as their parts came."""
+        if self._large is None:
+            return
+        is_written = _records_live(self._manifest)
+        for path, entries in files.items():
+            if len(entries) > 1 and (not is_written or path in self._large.out_of_order):
+                self._write_large(path, (self._data_of(entry) for entry in entries))
+
+    def _unpack(self, place: int, batch: BatchObject) -> None:
         opened = self._reading.read(batch)
         with self._order:
             whole: list[tuple[str, Bytes]] = []
+            parts: list[tuple[Part, Bytes]] = []
             for name, part, entry, data in _entries(self._manifest, batch, _sized(opened)):
                 if self._places.get(name, -1) > place:
                     continue
                 self._places[name], self.found[name] = place, (part, entry)
-                if part.length == part.whole:
+                if part.length < part.whole:
+                    parts.append((part, data))
+                else:
                     whole.append((part.path, self._content(part.path, data)))
-                elif isinstance(self._root, TakesParts):
-                    self._root.write_part(part.path, part.offset, data)
-            self._root.write_new(whole)
+            self._write(place, whole, parts)
 
-    def parts_of(self, entries: Entries) -> Iterator[Bytes]:
-        """The bytes of a file in parts, in order."""
-        for entry in entries:
-            opened = self._reading.read(entry.batch)
-            yield next(bytes(data) for index, (_, data) in enumerate(opened.entries()) if index == entry.index)
+    def _write(self, place: int, whole: list[tuple[str, Bytes]], parts: list[tuple[Part, Bytes]]) -> None:
+        if isinstance(self._root, TakesParts):
+            for part, data in parts:
+                self._root.write_part(part.path, part.offset, data)
+        if self._large is None:
+            self._root.write_new(whole)
+            return
+        if _records_live(self._manifest):  # else a later object may hold another part in place of this one
+            self._large.write(place, parts)
+        for path, data in (file for file in whole if len(file[1]) >= large_files.LARGE):
+            self._write_large(path, [data])
+        self._root.write_new(file for file in whole if len(file[1]) < large_files.LARGE)
+
+    def _write_large(self, path: str, pieces: Iterable[Bytes]) -> None:
+        assert isinstance(self._root, TakesPieces)
+        file = self._root.new_file(path)
+        try:
+            for piece in pieces:
+                file.write(piece)
+            file.close()
+        except BaseException:
+            file.abandon()
+            raise
+
+    def _data_of(self, entry: BatchEntry) -> Bytes:
+        opened = self._reading.read(entry.batch)
+        return next(data for index, (_, data) in enumerate(opened.entries()) if index == entry.index)
 
     def _content(self, path: str, data: memoryview) -> Bytes:
         return to_local(self._address, path, bytes(data)) if "/_metadata/" in path else data
@@ -296,9 +343,12 @@ class _BatchReader:
         if len(buffer) < wanted:
             self._own.buffer = buffer = bytearray(wanted)
         at = 0
-        for piece in self._objects.stream(batch.key, length=wanted):
-            buffer[at : at + len(piece)] = piece
-            at += len(piece)
+        for piece in self._objects.stream(batch.key):  # of a range of it the size would be asked for first
+            part = memoryview(piece)[: wanted - at]
+            buffer[at : at + len(part)] = part
+            at += len(part)
+            if at == wanted:
+                break
         return memoryview(buffer)[:at]
 
 

@@ -85,6 +85,21 @@ def read_stamps(workdir: Workdir) -> WorkdirStamps | None:
     return found if is_ours and is_sound and workdir.suspect_reason() is None else None
 
 
+def changed_since(workdir: Workdir, stamps: WorkdirStamps | None) -> str | None:
+    """What is not as it was when the last query ended, in words; None if everything is.
+
+    For a workdir that is used again only after a clean end. Without checksums beside its files nothing else tells
+    whether those that no checkpoint holds yet are what Spark wrote: the newest commit, with the next watermark in it.
+    """
+    found = stamps or read_stamps(workdir)
+    if found is None:
+        return "what it was when the last query ended cannot be read"
+    left = found.newer | ({} if stamps else {path: identity for path, (identity, _) in found.held.items()})
+    now = workdir.directory.identities(left)
+    changed = (path for path in sorted(left) if now.get(path) != left[path])
+    return next((f"{path} has changed since the last query ended" for path in changed), None)
+
+
 def write_stamps(
     workdir: Workdir,
     objects: ObjectStore,

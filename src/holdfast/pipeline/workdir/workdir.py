@@ -123,6 +123,11 @@ class Workdir(ABC):
     def vouches_after_failure(self) -> bool:
         """Whether nothing writes into it any more once a query has failed and its successor has fenced it."""
 
+    @property
+    @abstractmethod
+    def has_checksums(self) -> bool:
+        """Whether Spark writes checksums beside its files."""
+
     @abstractmethod
     def is_empty(self) -> bool:
         """Whether it holds no file but Holdfast's own."""

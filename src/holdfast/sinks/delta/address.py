@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from holdfast.base.addresses import CLOUD_SCHEMES, is_local, local_path, scheme_of, without_secrets
+from holdfast.base.addresses import CLOUD_SCHEMES, is_local, local_path, remote_parts, without_secrets
 from holdfast.errors import Invalid
 from holdfast.sinks.delta.table import invalid_arguments
 
-_AZURE = ("abfs", "abfss")
 _TAKEN = "a path, s3a:// (or s3://), abfss:// or gs://"
 
 
@@ -20,7 +19,7 @@ def table_address(given: str | os.PathLike[str]) -> str:
     text = os.fspath(given)
     if is_local(text):
         return _without_percent(local_path(text, code="sink.address"))
-    scheme, rest = scheme_of(text), text.partition("://")[2].rstrip("/")
+    scheme, bucket, path = remote_parts(text, code="sink.address")
     shown = without_secrets(text)
     if scheme == "hdfs":
         raise _refused(f"{shown}: Delta tables on HDFS are not supported.", shown, f"give {_TAKEN}; or mount it")
@@ -28,18 +27,11 @@ def table_address(given: str | os.PathLike[str]) -> str:
         raise _refused(
             f"Spark has no connector for {shown}.", shown, "write abfss://container@account.dfs.core.windows.net/path"
         )
-    if scheme not in CLOUD_SCHEMES or "://" not in text:
+    if scheme not in CLOUD_SCHEMES:
         raise _refused(f"{shown} is not a place for a Delta table.", shown, f"give {_TAKEN}")
-    bucket = rest.partition("/")[0]
-    if not bucket or "?" in rest or "#" in rest or "//" in rest:
+    if not bucket or path.startswith("/") or "//" in path:
         raise _refused(f"{shown} is not the address of a prefix.", shown, f"write {scheme}://bucket/prefix")
-    if "@" in bucket and (scheme not in _AZURE or ":" in bucket.partition("@")[0]):
-        raise _refused(
-            f"{shown} was given with a user or a password in it.",
-            shown,
-            "leave them out: keys come from Spark's settings, the environment, or storage_options=",
-        )
-    return _without_percent(f"{'s3' if scheme == 's3a' else scheme}://{rest}")
+    return _without_percent(f"{'s3' if scheme == 's3a' else scheme}://{bucket}{'/' if path else ''}{path}")
 
 
 def _without_percent(address: str) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.base.addresses import scheme_of
+from holdfast.base.addresses import S3_SCHEMES, scheme_of
 
-_S3 = ("s3", "s3a")
 _S3_NAMES = {
     "endpoint": "AWS_ENDPOINT_URL",
     "token": "AWS_SESSION_TOKEN",
@@ -23,7 +22,7 @@ def delta_options(address: str, options: Mapping[str, str], environment: Mapping
     What is not in the options, `deltalake` takes from the environment by itself. Azure and Google Cloud Storage have
     the same names in both.
     """
-    if scheme_of(address) not in _S3:
+    if scheme_of(address) not in S3_SCHEMES:
         return dict(options)
     found = dict(_ALWAYS)
     for name, value in options.items():

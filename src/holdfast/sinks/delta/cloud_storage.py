@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.addresses import scheme_of, spark_address
-from holdfast.base.jvm import open_connector, running_session
+from holdfast.base.jvm import active_session, open_connector
 from holdfast.base.steps import step
 from holdfast.checkpoints.conditional_writes import check_once
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, one_line
@@ -27,7 +27,8 @@ from holdfast.sinks.delta.table import invalid_arguments
 from holdfast.sinks.sink import Delivery, Descriptor, StagedOutputGone
 from holdfast.sinks.spark_write import write_rows
 from holdfast.sinks.staged_name import StagedName, gone, name_in, new_name, parse
-from holdfast.storage.objects.spark_access import Access, spark_access
+from holdfast.storage.objects.retry import check_release
+from holdfast.storage.objects.spark_access import OpenedForSpark
 from holdfast.storage.objects.store import ObjectStore
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class CloudStorage:
     Does not guarantee: that staged output can be removed while another driver commits it for the first time. A pipeline
     never does that: it removes what was not decided, and commits what was.
 
-    Keys are asked for again whenever the table is opened: those of a role are valid for an hour.
+    Keys of a role are asked for again whenever the table is opened: they are valid for an hour.
     """
 
     passing_refusals = 3
@@ -61,30 +62,35 @@ class CloudStorage:
     def __init__(self, address: str, options: Mapping[str, str] | None = None) -> None:
         """`options` are named as in obstore or `deltalake`. None: those of Spark, or else of the environment."""
         self._address = address
-        self._given = dict(options) if options is not None else None
-        self._opened: tuple[dict[str, str] | None, ObjectStore] | None = None
+        self._spark = OpenedForSpark(address, options)
+        self._was_answered = False
+        """Whether a request had an answer. From then on missing credentials are a fault that passes."""
 
     @property
     def address(self) -> str:
         return self._address
 
     def options(self) -> dict[str, str] | None:
-        return delta_options(self._address, self._access().options_now() or {}, os.environ)
+        return delta_options(self._address, self._spark.access().options_now() or {}, os.environ)
 
     @contextlib.contextmanager
     def errors(self, unchanged: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:  # what `deltalake` and pyarrow raise for every failed request
-            raise service_error(error, self._address, unchanged) from error
+            raise self._explained(error, unchanged) from error
+        self._was_answered = True
 
     def trouble(self, error: Exception, unchanged: str) -> HoldfastError | None:
-        return service_error(error, self._address, unchanged) if isinstance(error, OSError) else None
+        return self._explained(error, unchanged) if isinstance(error, OSError) else None
+
+    def _explained(self, error: OSError, unchanged: str) -> HoldfastError:
+        return service_error(error, self._address, unchanged, was_answered=self._was_answered)
 
     # The table
 
     def check_connector(self) -> None:
-        session = running_session()
+        session = active_session()
         if session is None:
             return
         address = spark_address(self._address)
@@ -104,6 +110,7 @@ class CloudStorage:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
+        check_release("deltalake")
         # Not `is_deltatable`, which stops every thread of the process until the service answers.
         try:
             with self.errors("everything"):
@@ -269,17 +276,8 @@ class CloudStorage:
             files = list(threads.map(footer, found))
         return [file for file in files if file.rows], [file.path for file in files if not file.rows]
 
-    # Access
-
-    def _access(self) -> Access:
-        session = running_session() if self._given is None else None
-        return spark_access(session, self._address) if session else Access(self._address, self._given)
-
     def _objects(self) -> ObjectStore:
-        access = self._access()
-        if self._opened is None or self._opened[0] != access.options:
-            self._opened = (access.options, access.open())
-        return self._opened[1]
+        return self._spark.open()
 
 
 @functools.cache

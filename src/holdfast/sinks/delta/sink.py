@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.base.addresses import is_cloud
+from holdfast.base.addresses import is_cloud, is_local
 from holdfast.base.codec import json_decoder
 from holdfast.base.jvm import changed_settings
 from holdfast.base.steps import step
@@ -149,6 +149,11 @@ class DeltaSink:
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.path!r}{f', key={self.key!r}' if self.key else ''})"
+
+    @property
+    def written_paths(self) -> list[str]:
+        """See `WritesToPaths`."""
+        return [self.path] if is_local(self.path) else []
 
     def describe(self) -> dict[str, Any]:
         said = {"kind": "delta", "path": self.path, "key": self.key, "delete": self.delete}

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.base.addresses import HDFS_SCHEME, is_local, local_path, scheme_of, spark_address, without_secrets
+from holdfast.base.addresses import (
+    CLOUD_SCHEMES,
+    HDFS_SCHEME,
+    is_local,
+    local_path,
+    remote_parts,
+    spark_address,
+    without_secrets,
+)
 from holdfast.errors import Invalid
 
-CLOUD = ("s3", "s3a", "gs", "abfs", "abfss")
-UNFIT = "%?#*[]{}\\^|<>\"'`\n"
+SCHEMES = ({*CLOUD_SCHEMES} - {"az"}) | {HDFS_SCHEME}
+UNFIT = "%*[]{}\\^|<>\"'`\n"
 
 
 def sink_path(address: str) -> str:
@@ -17,19 +25,18 @@ def sink_path(address: str) -> str:
     if is_local(address):
         return local_path(address, code="sink.address")
     shown = without_secrets(address)
-    scheme, rest = scheme_of(address), address.partition("://")[2]
-    host, _, path = rest.rstrip("/").partition("/")
-    if scheme not in (*CLOUD, HDFS_SCHEME) or (scheme == HDFS_SCHEME and not host):
+    scheme, host, path = remote_parts(address, code="sink.address")
+    if scheme not in SCHEMES or (scheme == HDFS_SCHEME and not host):
         raise _refused(f"{shown} is not a place that a file sink writes to.", shown)
-    if any(letter in rest for letter in UNFIT) or ("@" in host and not scheme.startswith("abfs")):
-        raise _refused(f"{shown} has more than a bucket and a path, or characters that mean patterns.", shown)
-    if not host or not path or any(part in ("", ".", "..") for part in path.split("/")):
+    if unfit := [letter for letter in address if letter in UNFIT]:
+        raise _refused(f"{shown} contains the character {unfit[0]!r}, which a file sink's path cannot have.", shown)
+    if not host or not path or "" in path.split("/"):
         raise _refused(
             f"{shown} has no path below its bucket, or one with empty parts; staged files are kept beside it.", shown
         )
     if scheme == HDFS_SCHEME and ":" in path:
         raise _refused(f"{shown} has a colon in its path, which HDFS does not take.", shown)
-    return spark_address(f"{scheme}://{host}/{path}")
+    return spark_address(address)
 
 
 def _refused(message: str, shown: str) -> Invalid:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from holdfast.base.addresses import scheme_of
+from holdfast.base.addresses import remote_parts, scheme_of
 from holdfast.base.parallel import in_parallel
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, NotFound
+from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable
 from holdfast.sinks.files.address import sink_path
 from holdfast.sinks.files.cloud_staging import CloudStaging, EpochRecord, encode_record, read_record
 from holdfast.sinks.files.layout import EPOCH_FILE, CommittedFile, FileLayout
@@ -49,7 +49,8 @@ class CloudFiles:
 
     def __init__(self, address: str, layout: FileLayout, storage_options: Mapping[str, str] | None) -> None:
         self.path = sink_path(address)
-        self._given = f"{scheme_of(address)}://{self.path.partition('://')[2]}"
+        _, bucket, path = remote_parts(self.path)
+        self._given = f"{scheme_of(address)}://{bucket}/{path}"
         self._layout = layout
         parent, _, self._name = self.path.rpartition("/")
         self._access = OpenedForSpark(parent, storage_options)
@@ -74,7 +75,9 @@ class CloudFiles:
         self._compare(delivery, mine=delivery.mark, found=published.mark if published else None)
         with opened.staging.new(delivery) as name:
             write_rows(frame, opened.staging.path(name), self._layout.format, options=self._layout.options)
-            opened.staging.seal(name, delivery)
+            sealed = opened.staging.seal(name, delivery)
+            # Before the epoch is decided: one that the log has no room for could never be committed.
+            opened.log.check_room(LoggedEpoch(delivery.lineage, delivery.epoch, delivery.mark, sealed.files))
         return {"staged": name, "mark": delivery.mark}
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
@@ -85,9 +88,9 @@ class CloudFiles:
             opened.is_owned = True
         epoch = (delivery.lineage, delivery.epoch)
         with step("sink.publish", epoch=delivery.epoch):
-            if epoch not in opened.log.committed():
+            if not opened.log.is_committed(epoch):
                 self._publish(opened, name, delivery, mark=descriptor.get("mark"))
-        self._compare(delivery, mine=descriptor.get("mark"), found=opened.log.committed()[epoch])
+        self._compare(delivery, mine=descriptor.get("mark"), found=opened.log.committed().get(epoch))
         opened.staging.remove_leftovers(delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
@@ -101,13 +104,13 @@ class CloudFiles:
         opened = self._open()
         if not opened.owner.is_owned(self._layout.owner(delivery)):
             return SinkProgress()
-        committed = opened.log.committed(fresh=True)
+        committed = opened.log.committed(fresh=True)  # the newest of a lineage, too, if it has left the log
         with step("sink.discard", generation=delivery.generation):
             for name in opened.staging.over(delivery, keep):
                 found = parse(name)
                 assert found is not None
                 of = msgspec.structs.replace(delivery, lineage=found.lineage, epoch=found.epoch)
-                published = None if (of.lineage, of.epoch) in committed else self._record(opened, of)
+                published = None if opened.log.is_committed((of.lineage, of.epoch)) else self._record(opened, of)
                 if published is None or published.staged != name:
                     opened.staging.remove(name)
         lineages = [lineage for lineage, _ in committed]
@@ -147,12 +150,12 @@ class CloudFiles:
             if chosen is not None:
                 self._compare(delivery, mine=mark, found=chosen.mark)
                 if self._copy(opened, chosen):
-                    files = chosen.files
-                    opened.log.append(LoggedEpoch(delivery.lineage, delivery.epoch, chosen.mark, files))
+                    self._check_copies(opened, chosen)
+                    opened.log.append(LoggedEpoch(delivery.lineage, delivery.epoch, chosen.mark, chosen.files))
                     self._withdraw(opened, delivery, [*given_up, chosen])
                     return
             # Published by another driver, which has removed what was staged; or removed without being published.
-            if epoch in opened.log.committed(fresh=True):
+            if opened.log.is_committed(epoch, fresh=True):
                 return
             if mine is None or chosen is None or chosen.staged == name:
                 raise gone(delivery, where=opened.staging.path(name))
@@ -191,6 +194,23 @@ class CloudFiles:
 
         with step("files.copy", files=len(chosen.files)):
             return all(in_parallel(copy, [file.name for file in chosen.files], at_once=COPIES_AT_ONCE, name="copy"))
+
+    def _check_copies(self, opened: _Opened, chosen: EpochRecord) -> None:
+        """`Unavailable` if a copy is not there as a whole. What was staged is removed once the epoch is in the log.
+
+        A service may say that it has taken a copy on (Azure: 202) instead of having made it.
+        """
+        found = {info.key: info.size for info in opened.objects.list(self._key(chosen, ""))}
+        for file in chosen.files:
+            size = found.get(self._key(chosen, file.name), 0)
+            if size != file.size:
+                raise Unavailable(
+                    f"The copy of {file.name} has {size} of {file.size} bytes, though the service has taken it.",
+                    code="sink.files-copy",
+                    about=self._shown(chosen),
+                    unchanged=f"what was staged; {chosen} is still to be committed",
+                    next_step="start the pipeline again: it copies the files again",
+                )
 
     def _withdraw(self, opened: _Opened, delivery: Delivery, copied: Sequence[EpochRecord]) -> None:
         """Remove copies of staged outputs that the epoch, which is in the log, did not become.

@@ -65,7 +65,7 @@ class CloudStaging:
         """The name of a new folder for a delivery, removed again if the block raises."""
         return removed_if_it_fails(new_name(delivery), self.remove)
 
-    def seal(self, name: str, delivery: Delivery) -> None:
+    def seal(self, name: str, delivery: Delivery) -> EpochRecord:
         """Record what Spark has written. `RowsRefused` for a file that could not be published."""
         found = [(info.key.rpartition("/")[2], info) for info in self._objects.list(f"{self._prefix}/{name}/")]
         # Files of no bytes hold no rows, and some readers fail over them. `_temporary` is Spark's.
@@ -86,6 +86,7 @@ class CloudStaging:
         record = EpochRecord(**msgspec.structs.asdict(delivery), staged=name, files=tuple(files))
         with step("files.seal", staged=name):
             self._objects.create(self.key(name, EPOCH_FILE), [encode_record(record)])
+        return record
 
     def record(self, name: str) -> EpochRecord | None:
         """What was staged under a name; None if it is gone."""

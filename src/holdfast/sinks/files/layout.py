@@ -20,6 +20,8 @@ class FileLayout(msgspec.Struct, frozen=True):
     format: str
     epoch_column: str
     options: dict[str, str]
+    keep_ms: int | None = None
+    """How long an epoch stays in the log of committed files, where there is one; None if for ever."""
 
     def owner(self, delivery: Delivery) -> DirectoryOwner:
         return DirectoryOwner(delivery.pipeline, delivery.sink, self.format, self.epoch_column)

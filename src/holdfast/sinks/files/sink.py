@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.addresses import is_local
+from holdfast.base.addresses import is_cloud, is_local
+from holdfast.base.durations import read_duration
+from holdfast.base.redact import is_secret
 from holdfast.errors import Invalid
 from holdfast.sinks.files.address import sink_path
 from holdfast.sinks.files.epoch_files import epoch_files_at
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json", "orc", "parquet")
-SECRET_WORDS = ("key", "secret", "password", "token", "credential")
 
 
 class FileSink:
@@ -37,13 +39,13 @@ class FileSink:
     returns; on HDFS that means: every DataNode has acknowledged it, and synced it if `dfs.datanode.synconclose` is set.
     Readers see no row of an epoch that was not decided. In a directory, also on HDFS, they see an epoch as a whole or
     not at all. On object storage that holds for Spark's readers of the path, and for those who read what `files()`
-    lists; any other reader that lists the path may see some files of a decided epoch before the others, for as long as
-    its commit takes. An epoch without rows counts, too.
+    lists; any other reader that lists the path may see some files of a decided epoch before the others, until its
+    commit has finished, also if the epoch has to be staged once more. An epoch without rows counts, too.
     Does not guarantee: a small number of files. There is one per partition of the frame. A glob such as `**/*.parquet`
     in a directory includes staged files: read the directory, or `epoch=*/part-*`. On object storage staged files
     lie outside of the path, in `_<name>.holdfast-staging` beside it.
     Old epochs may be removed by hand from a directory, but not the newest: a restart reads the sink's progress from it.
-    On object storage they may not: Spark's readers would look for them.
+    On object storage only those may that have left the log (`keep`): Spark's readers would look for the others.
 
     The path belongs to one pipeline's sink for ever, because its epochs do not name the sink they are from. A
     path with other files is refused, because Spark silently skips files beside `epoch=...`. Two pipelines with the
@@ -62,11 +64,17 @@ class FileSink:
         epoch_column: str = "epoch",
         options: Mapping[str, str | int | bool] | None = None,
         storage_options: Mapping[str, str] | None = None,
+        keep: str | timedelta | None = None,
     ) -> None:
         """`options` go to Spark's writer: `{"compression": "zstd"}`, for csv `{"header": True}`.
 
         `storage_options` are for Holdfast's own access to object storage or HDFS, named as in `open_store`; by default
         it uses what Spark's settings say about the address (`spark.hadoop.fs.s3a...`), or else the environment.
+
+        `keep`, on object storage: epochs whose files are older than that ('30d', or a timedelta), counted from the
+        newest file, leave the log of committed files with one of the next ten epochs. Spark's readers and `files()` no
+        longer see them, and their files may be removed. Without it the log grows for ever, and each tenth epoch writes
+        all of it.
         """
         given = os.fspath(path)
         self.path = sink_path(given)
@@ -85,11 +93,22 @@ class FileSink:
             raise _invalid("The option `path` would write to another directory.", self.path, "leave it out")
         if storage_options is not None and is_local(given):
             raise _invalid("A local path takes no storage_options.", self.path, "leave them out")
-        layout = FileLayout(self.format, self.epoch_column, self.options)
+        if keep is not None and not is_cloud(self.path):
+            raise _invalid(
+                "Only on object storage does a file sink have a log that could forget epochs.",
+                self.path,
+                "leave keep= out; old epochs may be removed by hand, all but the newest",
+            )
+        layout = FileLayout(self.format, self.epoch_column, self.options, _milliseconds(keep, self.path))
         self._epoch_files = epoch_files_at(given, layout, storage_options)
 
     def __repr__(self) -> str:
         return f"FileSink({self.path!r}, format={self.format!r})"
+
+    @property
+    def written_paths(self) -> list[str]:
+        """See `WritesToPaths`."""
+        return [self.path] if is_local(self.path) else []
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -136,9 +155,21 @@ def _invalid(message: str, about: str, next_step: str) -> Invalid:
     return Invalid(message, code="sink.files", about=about, unchanged="everything", next_step=next_step)
 
 
+def _milliseconds(keep: str | timedelta | None, about: str) -> int | None:
+    if keep is None:
+        return None
+    try:
+        seconds = keep.total_seconds() if isinstance(keep, timedelta) else read_duration(keep).seconds
+    except ValueError as error:
+        raise _invalid(f"keep: {error}, nor a timedelta.", about, "give a length of time, or leave it out") from None
+    if seconds <= 0:
+        raise _invalid(f"keep={keep!r} is no length of time.", about, "give one, or leave it out")
+    return int(seconds * 1000)
+
+
 def _as_text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name.lower() for word in SECRET_WORDS)
+    return is_secret(name) or "key" in name.lower()  # also those of Parquet's encryption

@@ -24,6 +24,7 @@ INTERVAL = 10
 COMPACT = ".compact"
 BLOCK_SIZE = 32 << 20  # what Spark notes for files on S3
 _NAME = re.compile(r"(\d{1,18})(\.compact)?", re.ASCII)
+_NOT_OURS = "it lists a file that belongs to no epoch of Holdfast's"
 _PLAIN = "/:=@+,;~!$&'()"
 
 
@@ -43,12 +44,15 @@ class LoggedEpoch(msgspec.Struct, frozen=True):
     mark: str | None = None
     """See `Delivery.mark`."""
     files: tuple[LoggedFile, ...] = ()
+    is_forgotten: bool = False
+    """Whether the files of this epoch, and everything of those of its lineage before, have left the log (`forget`)."""
 
 
 class _Ours(msgspec.Struct, frozen=True):
     lineage: int
     epoch: int
     mark: str | None = None
+    forgotten: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Line(msgspec.Struct, frozen=True, rename="camel"):
@@ -130,6 +134,36 @@ def lines_of(body: bytes) -> bytes:
     return rest
 
 
+def forget(lines: bytes, keep_ms: int) -> bytes:
+    """The lines without the oldest epochs: those at the beginning whose files are `keep_ms` older than the newest file.
+
+    The newest epoch stays. Of each lineage that loses epochs a line says up to which one.
+    """
+    epochs: list[tuple[_Line, list[bytes]]] = []
+    modified: list[int] = []
+    for text in filter(None, lines.split(b"\n")):
+        line = json_decoder(_Line).decode(text)
+        if isinstance(line.holdfast, _Ours):
+            epochs.append((line, []))
+            modified.append(0)
+        elif not epochs:
+            raise ValueError(_NOT_OURS)
+        epochs[-1][1].append(text)
+        modified[-1] = max(modified[-1], 0 if line.is_dir else line.modification_time)
+    limit = max(modified, default=0) - keep_ms
+    first = next((number for number, newest in enumerate(modified[:-1]) if newest >= limit), len(epochs) - 1)
+    gone, kept = epochs[: max(first, 0)], epochs[max(first, 0) :]
+    last: dict[int, tuple[int, _Line]] = {}
+    for line, _ in gone:
+        assert isinstance(line.holdfast, _Ours)
+        lineage, epoch = line.holdfast.lineage, line.holdfast.epoch
+        if epoch > last.get(lineage, (0, line))[0]:
+            marked = msgspec.structs.replace(line.holdfast, forgotten=True)
+            last[lineage] = epoch, msgspec.structs.replace(line, holdfast=marked)
+    left = [msgspec.json.encode(line) for _, line in last.values()]
+    return b"\n".join([*left, *(text for _, texts in kept for text in texts)])
+
+
 def decode(body: bytes) -> list[LoggedEpoch]:
     """The epochs of an entry, in its order. `ValueError` if it makes no sense, or another program wrote it."""
     found: list[tuple[_Ours, list[LoggedFile]]] = []
@@ -140,11 +174,13 @@ def decode(body: bytes) -> list[LoggedEpoch]:
         if isinstance(line.holdfast, _Ours):
             found.append((line.holdfast, []))
         elif not found:
-            raise ValueError("it lists a file that belongs to no epoch of Holdfast's")
+            raise ValueError(_NOT_OURS)
         elif not line.is_dir:
             name = urllib.parse.unquote(line.path.rpartition("/")[2])
             found[-1][1].append(LoggedFile(name, line.size, line.modification_time))
-    return [LoggedEpoch(ours.lineage, ours.epoch, ours.mark, tuple(files)) for ours, files in found]
+    return [
+        LoggedEpoch(ours.lineage, ours.epoch, ours.mark, tuple(files), ours.forgotten is True) for ours, files in found
+    ]
 
 
 def _as_url(path: str) -> str:

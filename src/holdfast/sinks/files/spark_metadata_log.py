@@ -6,20 +6,27 @@ Each entry is one conditional create, so that any number of drivers append to it
 from __future__ import annotations
 
 import contextlib
+import logging
 
 from holdfast.base.parallel import in_parallel
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, NotFound
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.sinks.files import spark_metadata_format
 from holdfast.sinks.files.layout import FileLayout
 from holdfast.sinks.files.spark_metadata_format import LoggedEpoch
 from holdfast.sinks.sink import Delivery
 from holdfast.storage.objects.cloud import CloudObjects
 
+log = logging.getLogger("holdfast.sinks")
 FOLDER = "_spark_metadata"
 ENTRY_LIMIT = 2 << 30
+MOST_BYTES = 1 << 30
+"""What the log may have for another epoch to be staged. The other half is for epochs that are decided already."""
+LARGE = 64 << 20
+"""From where on a warning is given, at each doubling."""
 MOST_ATTEMPTS = 100
 FIRST = 1000
+_LESS = "FileSink(..., keep='30d') leaves older epochs out of it, and fewer files per epoch make it grow more slowly"
 READERS = spark_metadata_format.INTERVAL + 1
 Epoch = tuple[int, int]
 """Lineage and epoch."""
@@ -39,6 +46,9 @@ class SparkMetadataLog:
         self._layout = layout
         self._newest: int | None = None
         self._marks: dict[Epoch, str | None] = {}
+        self._forgotten: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+        self._large = LARGE
 
     def begin(self) -> None:
         """Make the first, empty entry: from then on Spark's readers look at the log, not at the files.
@@ -58,6 +68,38 @@ class SparkMetadataLog:
             self._read()
         return self._marks
 
+    def is_committed(self, epoch: Epoch, *, fresh: bool = False) -> bool:
+        """Also for an epoch that has left the log."""
+        return epoch in self.committed(fresh=fresh) or epoch[1] <= self._forgotten.get(epoch[0], 0)
+
+    def check_room(self, logged: LoggedEpoch) -> None:
+        """`Invalid` if the log has no room for an epoch that is to be decided. A warning if it has grown large."""
+        self.committed()
+        lines = self._lines(logged)
+        size = sum(self._sizes[number] for number in spark_metadata_format.needed(self._sizes)) + len(lines)
+        if size > MOST_BYTES and self._layout.keep_ms is not None:
+            whole = b"\n".join([*self._lines_before(self._next()), lines])
+            size = len(spark_metadata_format.forget(whole, self._layout.keep_ms))
+        if size > MOST_BYTES:
+            raise Invalid(
+                f"The log of committed files has {size >> 20} MiB, and with this epoch no reader could take it.",
+                code="sink.files-log-full",
+                about=f"{self._address}/{FOLDER}",
+                unchanged="everything that readers see",
+                next_step=f"{_LESS}; or give the sink a new path",
+            )
+        if size > self._large:
+            self._large = 2 * size
+            log.warning(
+                "%s/%s: the log of committed files has %d MiB. Every tenth epoch writes it anew, readers read all of "
+                "it, and at %d MiB no epoch is taken any more. Next: %s",
+                self._address,
+                FOLDER,
+                size >> 20,
+                MOST_BYTES >> 20,
+                _LESS,
+            )
+
     def epochs(self) -> list[LoggedEpoch]:
         """The committed epochs with their files, oldest first. Read anew."""
         _, found = self._read()
@@ -70,8 +112,8 @@ class SparkMetadataLog:
         """
         epoch = (logged.lineage, logged.epoch)
         for _ in range(MOST_ATTEMPTS):
-            if epoch in self.committed():
-                return self._marks[epoch]
+            if self.is_committed(epoch):
+                return self._marks.get(epoch)
             if self._create(self._next(), logged):
                 self._marks[epoch] = logged.mark
                 return logged.mark
@@ -86,12 +128,13 @@ class SparkMetadataLog:
 
     def _create(self, number: int, logged: LoggedEpoch) -> bool:
         """Create the entry with this number; False if there is one, or there has been one before it was trimmed."""
-        directory = self._layout.directory(Delivery("", "", logged.lineage, logged.epoch))
-        lines = [spark_metadata_format.encode(self._address, directory, logged)]
+        lines = [self._lines(logged)]
         with step("files.log", number=number):
             try:
                 if spark_metadata_format.is_compact(number):
                     lines = [*self._lines_before(number), *lines]
+                    if self._layout.keep_ms is not None:
+                        lines = [spark_metadata_format.forget(b"\n".join(lines), self._layout.keep_ms)]
                 self._objects.create(self._key(number), [spark_metadata_format.entry(lines)])
             except (Conflict, NotFound):
                 return False
@@ -110,6 +153,10 @@ class SparkMetadataLog:
             return [spark_metadata_format.lines_of(body) for body in bodies]
         except ValueError as error:
             raise self._damaged(str(error)) from error
+
+    def _lines(self, logged: LoggedEpoch) -> bytes:
+        directory = self._layout.directory(Delivery("", "", logged.lineage, logged.epoch))
+        return spark_metadata_format.encode(self._address, directory, logged)
 
     def _trim(self, numbers: list[int]) -> None:
         doomed = spark_metadata_format.removable(numbers)
@@ -134,6 +181,7 @@ class SparkMetadataLog:
                 raise self._damaged(str(error)) from error
             self._newest = wanted[-1]
             self._marks = {(logged.lineage, logged.epoch): logged.mark for logged in found}
+            self._forgotten = {logged.lineage: logged.epoch for logged in found if logged.is_forgotten}
             return self._newest, found
         raise self._damaged("entries that were listed could not be read")
 
@@ -144,8 +192,10 @@ class SparkMetadataLog:
         return in_parallel(read, numbers, at_once=READERS, name="log")
 
     def _numbers(self) -> list[int]:
-        names = (info.key.removeprefix(self._folder) for info in self._objects.list(self._folder))
-        return sorted(number for name in names if (number := spark_metadata_format.number_in(name)) is not None)
+        found = [(info.key.removeprefix(self._folder), info.size) for info in self._objects.list(self._folder)]
+        numbered = ((spark_metadata_format.number_in(name), size) for name, size in found)
+        self._sizes = {number: size for number, size in numbered if number is not None}
+        return sorted(self._sizes)
 
     def _names_beside(self) -> set[str]:
         sink = self._folder.removesuffix(f"{FOLDER}/")

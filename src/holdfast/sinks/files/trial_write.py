@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.base.jvm import active_session
 from holdfast.errors import Invalid, one_line
 from holdfast.sinks.files.layout import FileLayout
 from holdfast.sinks.spark_write import write_rows
@@ -17,9 +18,9 @@ def try_out(schema: StructType, path: str, layout: FileLayout, *, about: str) ->
 
     `Invalid` if Spark does not take the options; else as `write_rows`.
     """
-    from pyspark.sql import SparkSession
-
-    empty = SparkSession.active().createDataFrame([], schema)
+    session = active_session()
+    assert session is not None, "a sink is prepared while Spark runs"
+    empty = session.createDataFrame([], schema)
     try:
         write_rows(empty, path, layout.format, options=layout.options)
     except Exception as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.base.addresses import kv_absolute, kv_path, local_path, scheme_of, state_home, without_secrets
-from holdfast.base.jvm import is_one_process
+from holdfast.base.jvm import active_session, is_one_process
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from holdfast.index import Index, config_hash, open_index
@@ -119,6 +119,11 @@ class IndexSink:
 
     def __repr__(self) -> str:
         return f"IndexSink({self.address!r}, key={self.key!r})"
+
+    @property
+    def written_paths(self) -> list[str]:
+        """See `WritesToPaths`. The default for an index on a server is this user's own: a cluster refuses that."""
+        return [self._area.root] if self._has_shared_staging else []
 
     def describe(self) -> dict[str, Any]:
         # A path as earlier releases spelled it: it is part of the pipeline's hash.
@@ -368,9 +373,8 @@ class IndexSink:
         return Room(limit, changes=len(delivery.positions) + 1, payload=positions + columns)
 
     def _check_staging_is_shared(self) -> None:
-        from pyspark.sql import SparkSession
-
-        if not self._has_shared_staging and not is_one_process(SparkSession.active()):
+        session = active_session()
+        if not self._has_shared_staging and session is not None and not is_one_process(session):
             raise _invalid(
                 "On a cluster, rows are staged in a directory that the driver and all executors see, and there is "
                 "none by default.",

@@ -60,9 +60,6 @@ class Directory(Protocol):
     def write_new(self, files: Iterable[tuple[str, Bytes]]) -> None:
         """Write files into a directory that nobody uses yet, quickly: a crash may leave some of them, or parts."""
 
-    def write_stream(self, path: str, pieces: Iterable[Bytes]) -> None:
-        """Write a file from pieces, none of them kept in memory for long, as `write_new`."""
-
     def remove(self, path: str) -> None:
         """Remove a file. Fine if it is gone."""
 
@@ -76,6 +73,27 @@ class TakesParts(Protocol):
 
     def write_part(self, path: str, offset: int, body: Bytes) -> None:
         """Write a part of a file, as `write_new`."""
+
+
+class NewFile(Protocol):
+    """A file or an object that is written from its beginning to its end, for one thread at a time."""
+
+    def write(self, piece: Bytes) -> None:
+        """Add to its end. The piece may be used for something else afterwards; few of them are kept in memory."""
+
+    def close(self) -> None:
+        """Finish it."""
+
+    def abandon(self) -> None:
+        """Give it up. Raises nothing; also fine once it is closed."""
+
+
+@runtime_checkable
+class TakesPieces(Protocol):
+    """A `Directory` in which a large file can be written piece by piece, in order."""
+
+    def new_file(self, path: str) -> NewFile:
+        """Begin a file, as `write_new`."""
 
 
 class LocalDirectory:
@@ -140,10 +158,6 @@ class LocalDirectory:
         with open(os.open(self._in_folder(path), os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
             file.seek(offset)
             file.write(body)
-
-    def write_stream(self, path: str, pieces: Iterable[Bytes]) -> None:
-        with open(self._in_folder(path), "wb") as file:
-            file.writelines(pieces)
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import slatedb.uniffi as slatedb
 
 from holdfast.base import forks
-from holdfast.base.addresses import kv_path, without_secrets
+from holdfast.base.addresses import kv_path, remote_parts, scheme_of, without_secrets
 from holdfast.base.steps import step
 from holdfast.errors import Corrupt, Fenced, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.storage.kv import errors
@@ -239,13 +239,12 @@ async def _made_durable(database: Any, handle: Any) -> Any:
 
 def _location(url: str) -> tuple[str, str, str]:
     """The root that SlateDB resolves, the path below it, and the address for messages."""
-    scheme, _, rest = url.partition("://")
-    if scheme.lower() == "file":
+    if scheme_of(url) == "file":
         path = kv_path(url).strip("/")
         return "file:///", path, f"file:///{path}"
-    bucket, _, path = rest.partition("/")
+    scheme, bucket, path = remote_parts(url)
     path = path.strip("/")
-    if not bucket or not path or "?" in rest or "#" in rest:
+    if not bucket or not path:
         raise Invalid(
             f"{without_secrets(url)} does not name a path in a bucket.",
             code="address.refused",
@@ -253,7 +252,7 @@ def _location(url: str) -> tuple[str, str, str]:
             unchanged="everything",
             next_step="write s3://bucket/path",
         )
-    root = f"{scheme.lower()}://{bucket}"
+    root = f"{scheme}://{bucket}"
     return root, path, f"{root}/{path}"
 
 

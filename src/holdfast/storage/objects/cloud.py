@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import obstore
@@ -19,11 +19,14 @@ from holdfast.base.addresses import scheme_of
 from holdfast.base.steps import step
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable, one_line
 from holdfast.storage.objects.keys import check_key, check_prefix
-from holdfast.storage.objects.retry import Unanswered, lacks_credentials, send
+from holdfast.storage.objects.refusals import is_denied, refusal_in, said_by_service
+from holdfast.storage.objects.retry import Unanswered, has_no_reason, lacks_credentials, patiently, send, until_answered
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
 MAX_SINGLE_PUT = 5 * 1024**3  # S3's limit for one conditional request
 PIECE = 4 << 20
+UPLOADED_PART = 8 << 20  # S3 takes 10,000 parts of an object: 78 GiB
+UPLOADS_AT_ONCE = 4
 REMEMBERED_OBJECTS = 16
 MAX_UPDATE_ATTEMPTS = 100  # lost to other writers before an update gives up
 REMEMBERED_BYTES = 1 << 20
@@ -31,6 +34,11 @@ _ABSENT = (cloud_errors.NotFoundError, FileNotFoundError)
 _TAKEN = (cloud_errors.AlreadyExistsError, FileExistsError)
 _CHANGED = (*_ABSENT, cloud_errors.PreconditionError)
 _REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedError, PermissionError)
+_NO_KEYS = "External AWS credential provider: "
+NO_KEYS = (
+    "set spark.hadoop.fs.s3a.access.key and spark.hadoop.fs.s3a.secret.key, or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, or give the machine a role"
+)
 _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT to the path of a key, or give the option "
     "google_service_account",
@@ -147,7 +155,7 @@ class CloudObjects:
     def read(self, key: str, *, limit: int) -> bytes:
         check_key(key)
         with self._explained(key):
-            found = obstore.get(self._store, key)
+            found = patiently(lambda: obstore.get(self._store, key))
             if found.meta["size"] > limit:
                 raise Corrupt(
                     f"{key} is {found.meta['size']} bytes, more than the {limit} it may have.",
@@ -168,22 +176,23 @@ class CloudObjects:
                 return
             options = {"range": (start, end if length is None else min(end, start + length))} if info else {}
         with self._explained(key):
-            for piece in obstore.get(self._store, key, options=options).stream(min_chunk_size=PIECE):
+            found = patiently(lambda: obstore.get(self._store, key, options=options))
+            for piece in found.stream(min_chunk_size=PIECE):
                 whole = memoryview(piece)
                 yield from (whole[at : at + PIECE] for at in range(0, len(whole), PIECE))
 
-    def put_in_parts(self, key: str, pieces: Iterable[Bytes]) -> None:
-        """Write a large object without a condition, and without having it in memory: only where no other writer is."""
+    def writer(self, key: str) -> _Upload:
+        """As `WritesPieces` says: in parts, several under way at a time."""
         check_key(key)
-        with step("object.put", key=key), self._explained(key, writing=True):
-            obstore.put(self._store, key, iter(pieces))
+        opened = obstore.open_writer(self._store, key, buffer_size=UPLOADED_PART, max_concurrency=UPLOADS_AT_ONCE)
+        return _Upload(opened, lambda: self._explained(key, writing=True), key)
 
     def info_and_body(self, key: str, *, limit: int) -> tuple[ObjectInfo | None, bytes | None]:
         """What `info` returns and, if that has at most `limit` bytes, the body: in one request."""
         check_key(key)
         try:
             with self._explained(key):
-                found = obstore.get(self._store, key)
+                found = patiently(lambda: obstore.get(self._store, key))
                 info = _as_info(found.meta)
                 return info, bytes(found.bytes()) if info.size <= limit else None
         except NotFound as error:
@@ -195,26 +204,25 @@ class CloudObjects:
         check_key(key)
         try:
             with self._explained(key):
-                return _as_info(obstore.head(self._store, key))
+                return _as_info(patiently(lambda: self._head(key)))
         except NotFound:
             return None
 
     def list(self, prefix: str) -> Listing:
         check_prefix(prefix)
         with self._explained(prefix):
-            pages = obstore.list(self._store, prefix or None, chunk_size=1000)
-            return sorted((_as_info(meta) for page in pages for meta in page), key=lambda info: info.key)
+            return patiently(lambda: self._listed(prefix))
 
     def folders(self) -> builtins.list[str]:
         """The names of the topmost folders: one request, however much is in them."""
         with self._explained(""):
-            return sorted(obstore.list_with_delimiter(self._store)["common_prefixes"])
+            return sorted(patiently(lambda: obstore.list_with_delimiter(self._store))["common_prefixes"])
 
     def some(self, prefix: str, most: int) -> Listing:
         """The first `most` objects below `prefix`, in the service's order: a look into what may be large."""
         check_prefix(prefix)
         with self._explained(prefix):
-            page = next(iter(obstore.list(self._store, prefix or None, chunk_size=most)), [])
+            page = patiently(lambda: next(iter(obstore.list(self._store, prefix or None, chunk_size=most)), []))
             return [_as_info(meta) for meta in page][:most]
 
     def copy(self, source: str, target: str) -> None:
@@ -228,7 +236,8 @@ class CloudObjects:
         check_key(target)
         with step("object.copy", key=target):
             try:
-                obstore.copy(self._store, source, target)
+                with _no_panic():
+                    patiently(lambda: obstore.copy(self._store, source, target))
             except _ABSENT as error:
                 raise self._translated(error, source, writing=False) from error
             except Exception as error:
@@ -241,11 +250,23 @@ class CloudObjects:
             self._written.pop(key, None)
         if doomed:
             with step("object.delete", keys=len(doomed)), self._explained(doomed[0], writing=True):
-                self._delete_all(doomed)
+                until_answered(lambda: self._delete_all(doomed))
 
     def leftovers(self, prefix: str = "") -> Listing:
         """Always empty: a conditional write is one request, and leaves nothing when it fails."""
         return []
+
+    def _head(self, key: str) -> Any:
+        try:
+            return obstore.head(self._store, key)
+        except Exception as error:
+            if not has_no_reason(error):
+                raise
+        return obstore.get(self._store, key).meta  # the same question, by a request whose answer has words
+
+    def _listed(self, prefix: str) -> Listing:
+        pages = obstore.list(self._store, prefix or None, chunk_size=1000)
+        return sorted((_as_info(meta) for page in pages for meta in page), key=lambda info: info.key)
 
     def _delete_all(self, keys: Sequence[str]) -> None:
         try:
@@ -278,18 +299,18 @@ class CloudObjects:
         return True
 
     def _put(self, key: str, body: Bytes, mode: Any, answers: tuple[type[Exception], ...]) -> Version | None:
-        version = send(
-            lambda: _version_in(obstore.put(self._writes, key, body, mode=mode)),
-            answers,
-            is_hopeless=self._lacks_credentials,
-        )
+        def write() -> Version | None:
+            with _no_panic():
+                return _version_in(obstore.put(self._writes, key, body, mode=mode))
+
+        version = send(write, answers, is_hopeless=self._lacks_credentials)
         self._was_answered = True
         return version
 
     def _read_versioned(self, key: str, limit: int) -> tuple[Version | None, bytes | None]:
         try:
             with self._explained(key):
-                found = obstore.get(self._store, key)
+                found = patiently(lambda: obstore.get(self._store, key))
                 version = _version_in(found.meta)
                 if found.meta["size"] <= limit:
                     return version, bytes(found.bytes())
@@ -319,7 +340,7 @@ class CloudObjects:
         except HoldfastError:
             raise OutcomeUnknown(
                 f"Writing {self._shown(key)} failed and it could not be read back: it may or may not be there. "
-                f"{one_line(failed.last)}",
+                f"{said_by_service(failed.last)}.",
                 code="object.outcome-unknown",
                 about=self._shown(key),
                 unchanged="everything that was acknowledged before",
@@ -344,7 +365,8 @@ class CloudObjects:
     @contextlib.contextmanager
     def _explained(self, key: str, *, writing: bool = False) -> Iterator[None]:
         try:
-            yield
+            with _no_panic():
+                yield
             self._was_answered = True
         except HoldfastError:
             raise
@@ -374,17 +396,67 @@ class CloudObjects:
                 unchanged="the store",
                 next_step=f"set {_CREDENTIALS[_KIND.get(scheme, scheme)]}",
             )
-        denied = isinstance(error, _REFUSED) or "403 Forbidden" in one_line(error)  # a listing says so in its text
+        if _NO_KEYS in str(error):
+            why = str(error).partition(_NO_KEYS)[2].partition("\n\nDebug")[0].partition(": ")[2]
+            return Unavailable(
+                f"No credentials could be got: {one_line(why)}.",
+                code="cloud.unavailable" if self._was_answered else "cloud.credentials",
+                about=about,
+                unchanged="everything that was acknowledged before" if writing else "the store",
+                next_step="try again when they can be got" if self._was_answered else NO_KEYS,
+            )
+        message = f"Could not {'write' if writing else 'read'} {about}: {said_by_service(error)}."
+        unchanged = "everything that was acknowledged before" if writing else "the store"
+        if refusal := refusal_in(str(error)):
+            return Unavailable(
+                message, code=refusal.code, about=about, unchanged=unchanged, next_step=refusal.next_step
+            )
+        denied = isinstance(error, _REFUSED) or is_denied(str(error))  # a listing says so in its text
         return Unavailable(
-            f"Could not {'write' if writing else 'read'} {about}: {one_line(error)}.",
+            message,
             code="cloud.denied" if denied else "cloud.unavailable",
             about=about,
-            unchanged="everything that was acknowledged before" if writing else "the store",
+            unchanged=unchanged,
             next_step="check the credentials and the bucket's policy" if denied else "try again when the store answers",
         )
 
     def _shown(self, key: str) -> str:
         return self._address.rstrip("/") + "/" + key if not self._address.endswith("//") else self._address + key
+
+
+class _Upload:
+    """The `NewFile` of an upload in parts; of what fits into one part it makes a single request."""
+
+    def __init__(self, opened: Any, explained: Callable[[], contextlib.AbstractContextManager[None]], key: str) -> None:
+        self._opened = opened
+        self._explained = explained
+        self._key = key
+
+    def write(self, piece: Bytes) -> None:
+        whole = memoryview(piece)
+        with self._explained():
+            for at in range(0, len(whole), PIECE):
+                self._opened.write(whole[at : at + PIECE])
+
+    def close(self) -> None:
+        with step("object.put", key=self._key), self._explained():
+            self._opened.close()
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception), _no_panic():
+            # Left with an error it removes the parts that the service has; without one it would finish the object.
+            self._opened.__exit__(RuntimeError, RuntimeError("abandoned"), None)
+
+
+@contextlib.contextmanager
+def _no_panic() -> Iterator[None]:
+    """A panic in the library's Rust code, which is no `Exception`, as an error like any other."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(f"the client library failed: {error}") from error
 
 
 def _unless_refused(change: Change, current: bytes | None) -> bytes | None:

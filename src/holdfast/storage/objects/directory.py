@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from holdfast.base.parallel import in_parallel
 from holdfast.errors import NotFound
-from holdfast.storage.files.directory import Bytes, FileStamp
+from holdfast.storage.files.directory import Bytes, FileStamp, NewFile
 from holdfast.storage.objects.cloud import CloudObjects
-from holdfast.storage.objects.store import ObjectInfo, ObjectStore
+from holdfast.storage.objects.store import ObjectInfo, ObjectStore, WritesPieces
 
 AT_ONCE = 32
 """Requests under way at a time."""
@@ -104,11 +104,11 @@ class ObjectDirectory:
     def write_new(self, files: Iterable[tuple[str, Bytes]]) -> None:
         in_parallel(lambda file: self._write(*file), files, at_once=AT_ONCE, name="files")
 
-    def write_stream(self, path: str, pieces: Iterable[Bytes]) -> None:
-        if isinstance(self._objects, CloudObjects):
-            self._objects.put_in_parts(self._key(path), pieces)
-        else:
-            self._objects.create(self._key(path), list(pieces))
+    def new_file(self, path: str) -> NewFile:
+        """By a handle of its own: several threads write."""
+        objects = copy.copy(self._objects)
+        assert isinstance(objects, WritesPieces), f"{self.address} takes no object in pieces"
+        return objects.writer(self._key(path))
 
     def remove(self, path: str) -> None:
         self._objects.delete([self._key(path)])

@@ -82,6 +82,13 @@ class HdfsObjects:
                 if not self._took_effect(temporary, key, chunks, error):
                     raise
 
+    def writer(self, key: str) -> _HdfsFile:
+        """As `WritesPieces` says: under a name of its own, renamed in the end."""
+        path = self._path(key)
+        with self._explained(key, writing=True):
+            temporary, opened = self._hdfs.begin_beside(path)
+        return _HdfsFile(self, key, path, temporary, opened)
+
     def update(self, key: str, change: Change, *, limit: int = UPDATE_LIMIT, is_hint: bool = False) -> bool:
         """As the protocol says; a hint is written like everything else."""
         path = self._path(key)
@@ -377,6 +384,30 @@ class HdfsObjects:
             raise
         except Exception as error:
             raise translated(error, self._shown(key), writing=writing) from error
+
+
+class _HdfsFile:
+    """The `NewFile` of a file that has a name of its own until it is closed."""
+
+    def __init__(self, objects: HdfsObjects, key: str, path: str, temporary: str, opened: FileWriter) -> None:
+        self._objects = objects
+        self._key = key
+        self._path = path
+        self._temporary = temporary
+        self._opened = opened
+        self._size = 0
+
+    def write(self, piece: Bytes) -> None:
+        with step("hdfs.write"), self._objects._explained(self._key, writing=True):
+            self._size += self._objects.client.append(self._opened, [piece])
+
+    def close(self) -> None:
+        with step("object.put", key=self._key), self._objects._explained(self._key, writing=True):
+            self._objects.client.finish(self._opened, self._temporary, self._size)
+            self._objects.client.rename(self._temporary, self._path, overwrite=True)
+
+    def abandon(self) -> None:
+        self._objects.client.discard(self._temporary)
 
 
 class _NothingWanted(Exception):

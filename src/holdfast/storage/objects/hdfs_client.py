@@ -110,15 +110,23 @@ class HdfsClient:
         return self.call(lambda hdfs: hdfs.create(path, WriteOptions(create_parent=parents)))
 
     def write(self, writer: FileWriter, path: str, chunks: Chunks) -> None:
-        """Write and close: then it is on the disks of the DataNodes. Returns when it can be read, too.
+        """Write and close, as `append` and `finish` do."""
+        self.finish(writer, path, self.append(writer, chunks))
 
-        A NameNode may be set up to close a file before the DataNodes have reported its last block. Until they have,
-        hdfs-native reads the file without that block, and no error tells.
-        """
+    def append(self, writer: FileWriter, chunks: Chunks) -> int:
+        """Write, and return the number of bytes. They are nowhere for sure before `finish`."""
         size = 0
         for piece in _slices(chunks):
             self.call(functools.partial(_write_piece, writer, piece))
             size += len(piece)
+        return size
+
+    def finish(self, writer: FileWriter, path: str, size: int) -> None:
+        """Close a file of so many bytes: then it is on the disks of the DataNodes. Returns when it can be read, too.
+
+        A NameNode may be set up to close a file before the DataNodes have reported its last block. Until they have,
+        hdfs-native reads the file without that block, and no error tells.
+        """
         self.call(lambda _: writer.close())
         if size:
             deadline, pause = time.monotonic() + REPORTED_WITHIN, 0.001
@@ -178,21 +186,24 @@ class HdfsClient:
 
     def write_beside(self, path: str, chunks: Chunks) -> str:
         """A file under a name of its own, in the folder where it will be needed."""
+        with step("hdfs.write"):
+            temporary, writer = self.begin_beside(path)
+            try:
+                self.write(writer, temporary, chunks)
+            except BaseException:
+                self.discard(temporary)
+                raise
+            return temporary
+
+    def begin_beside(self, path: str) -> tuple[str, FileWriter]:
+        """An empty file, open for writing, under a name of its own in the folder where it will be needed."""
         folder, name = posixpath.split(path)
         for _ in range(3):
             temporary = f"{folder}/.{name}.{secrets.token_hex(8)}-0.tmp"
-            with step("hdfs.write"):
-                try:
-                    writer = self.create(temporary, parents=True)
-                except FileExistsError:
-                    self.discard(temporary)  # ours, by a try whose reply was lost
-                    continue
-                try:
-                    self.write(writer, temporary, chunks)
-                except BaseException:
-                    self.discard(temporary)
-                    raise
-                return temporary
+            try:
+                return temporary, self.create(temporary, parents=True)
+            except FileExistsError:
+                self.discard(temporary)  # ours, by a try whose reply was lost
         raise TimeoutError("the replies of the NameNode keep getting lost")
 
     def has_body(self, path: str, chunks: Chunks) -> bool:

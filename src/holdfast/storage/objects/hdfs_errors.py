@@ -35,13 +35,15 @@ def translated(error: Exception, about: str, *, writing: bool) -> HoldfastError:
     )
 
 
-def explained_text(message: str, text: str, about: str) -> Unavailable | None:
+def explained_text(
+    message: str, text: str, about: str | None = None, *, unchanged: str = "everything that readers see"
+) -> Unavailable | None:
     """The error of Hadoop's Java client in this text, in the same words; None if HDFS is not at fault."""
     cause = _cause_in(text)
     if cause is None:
         return None
     code, advice = _ADVICE[cause]
-    return Unavailable(message, code=code, about=about, unchanged="everything that readers see", next_step=advice)
+    return Unavailable(message, code=code, about=about, unchanged=unchanged, next_step=advice)
 
 
 def _cause(error: Exception, kind: str, message: str) -> str:

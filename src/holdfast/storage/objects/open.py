@@ -7,11 +7,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import obstore
 from obstore.store import MemoryStore, from_url
 
-from holdfast.base.addresses import CLOUD_SCHEMES, HDFS_SCHEME, is_local, local_path, scheme_of, without_secrets
-from holdfast.errors import Invalid, one_line
+from holdfast.base.addresses import (
+    CLOUD_SCHEMES,
+    HDFS_SCHEME,
+    is_local,
+    local_path,
+    remote_parts,
+    scheme_of,
+    without_secrets,
+)
+from holdfast.errors import HoldfastError, Invalid, one_line
 from holdfast.storage.objects.cloud import CloudObjects
 from holdfast.storage.objects.local import LocalObjects
 from holdfast.storage.objects.retry import check_release
@@ -32,6 +39,9 @@ Credentials = Callable[[], Mapping[str, str]]
 
 RENEWED_AFTER = timedelta(minutes=5)
 """How long keys of `Credentials` are used before they are asked for again."""
+
+ASKED_BEFORE_THE_END = timedelta(minutes=5)
+"""obstore asks again this long before keys expire."""
 
 NO_RETRIES: Any = {"max_retries": 0}  # conditional writes are repeated by us, see `retry`
 
@@ -82,9 +92,9 @@ def open_objects(
 
 def _open_cloud(url: str, options: Mapping[str, str] | None, credentials: Credentials | None) -> CloudObjects:
     shown = without_secrets(url)
-    if not url.partition("://")[2].partition("/")[0]:
+    if not remote_parts(url).host:
         raise Invalid(f"{url} names no bucket.", code="address.bucket", about=url, next_step="write s3://bucket/path")
-    check_release(obstore.__version__)
+    check_release("obstore")
     config, client, endpoint = _split_options(options or {})
     given: Any = {"config": config, "client_options": client}
     credentials = credentials or keys_without_token(options or {})
@@ -113,23 +123,26 @@ def keys_without_token(options: Mapping[str, str]) -> Credentials | None:
 
 def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
     def provide() -> dict[str, Any]:
-        return {"token": None, **credentials(), "expires_at": datetime.now(UTC) + RENEWED_AFTER}
+        try:
+            keys = credentials()
+        except HoldfastError as error:
+            raise RuntimeError(error.message) from error  # obstore keeps no more of it than its text
+        return {"token": None, **keys, "expires_at": datetime.now(UTC) + RENEWED_AFTER + ASKED_BEFORE_THE_END}
 
     return provide
 
 
 def _open_hdfs(url: str, options: Mapping[str, str] | None) -> ObjectStore:
-    shown = without_secrets(url)
-    host, _, path = shown.partition("://")[2].partition("/")
+    _, host, path = remote_parts(url)
     parts = [part for part in path.split("/") if part]
-    if not host or shown.partition("://")[2] != url.partition("://")[2] or ":" in path or {".", ".."} & set(parts):
+    if not host or ":" in path:
         raise Invalid(
-            f"{shown} is not the address of a directory on HDFS.",
+            f"{url} is not the address of a directory on HDFS.",
             code="address.refused",
-            about=shown,
+            about=url,
             unchanged="everything",
-            next_step="write hdfs://host:port/path, or hdfs://nameservice/path with HADOOP_CONF_DIR set; without user, "
-            "? or #, and without a colon in the path",
+            next_step="write hdfs://host:port/path, or hdfs://nameservice/path with HADOOP_CONF_DIR set; without a "
+            "colon in the path",
         )
     try:
         from holdfast.storage.objects.hdfs import HdfsObjects
@@ -142,13 +155,14 @@ def _open_hdfs(url: str, options: Mapping[str, str] | None) -> ObjectStore:
             unchanged="everything",
             next_step="pip install 'holdfast[hdfs]'",
         ) from error
+    check_release("hdfs-native")
     try:
         client = HdfsClient(f"hdfs://{host}", options)
     except Exception as error:
         raise Invalid(
-            f"{shown} could not be opened: {one_line(error)}",
+            f"{url} could not be opened: {one_line(error)}",
             code="address.refused",
-            about=shown,
+            about=url,
             unchanged="everything",
             next_step="add the port, or set HADOOP_CONF_DIR to the directory whose hdfs-site.xml has this nameservice",
         ) from error

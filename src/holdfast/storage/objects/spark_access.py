@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.base.addresses import HDFS_SCHEME, is_cloud, scheme_of, spark_address
+from holdfast.base.addresses import HDFS_SCHEME, is_cloud, scheme_of, spark_address, without_secrets
 from holdfast.base.hadoop_settings import needs_connector, store_options
-from holdfast.base.jvm import active_session, connector_credentials, hadoop_setting
+from holdfast.base.jvm import active_session, connector_credentials, hadoop_setting, running_spark
+from holdfast.errors import Unavailable, one_line
+from holdfast.storage.objects.cloud import NO_KEYS
 from holdfast.storage.objects.open import Credentials, open_objects
 from holdfast.storage.objects.store import ObjectStore
 
@@ -43,35 +45,56 @@ def spark_access(spark: SparkSession, address: str, options: Mapping[str, str] |
     """Access to an address by `options`, or else by what Spark's settings say, or else by the environment."""
     if options is not None or not (is_cloud(address) or scheme_of(address) == HDFS_SCHEME):
         return Access(address, dict(options) if options is not None else None)
-
-    def setting(name: str) -> str | None:
-        return hadoop_setting(spark, name)
-
+    setting = hadoop_setting(spark)
     found = store_options(address, setting) or None
     if not needs_connector(address, setting):
         return Access(address, found)
-    return Access(address, found, lambda: connector_credentials(spark, spark_address(address)))
+    return Access(address, found, lambda: _connector_keys(spark, address))
+
+
+def _connector_keys(spark: SparkSession, address: str) -> dict[str, str]:
+    try:
+        return connector_credentials(spark, spark_address(address))
+    except Exception as error:
+        shown = without_secrets(address)
+        raise Unavailable(
+            f"Spark's connector has no credentials for {shown}: {one_line(error)}",
+            code="cloud.credentials",
+            about=shown,
+            unchanged="the store",
+            next_step=NO_KEYS,
+        ) from error
 
 
 class OpenedForSpark:
-    """The object store at an address, opened when it is first asked for: by the given options, or by the settings of
-    the Spark that runs, or by the environment.
+    """The object store at an address, opened on first use: with the given options, else with Spark's settings, else
+    from the environment.
 
-    Opened once, and once more if there was no Spark yet.
+    Opened once for each Spark that runs in this process: another one may have other settings, and keys that have to be
+    renewed are asked of the Spark that gave them. When it has ended, the store stays open as it is.
     """
 
     def __init__(self, address: str, options: Mapping[str, str] | None) -> None:
         self._address = address
-        self._options = dict(options) if options is not None else None
+        self._access = Access(address, dict(options)) if options is not None else None
+        self._has_options = options is not None
         self._opened: ObjectStore | None = None
-        self._is_final = False
+        self._spark: object | None = None
+
+    def access(self, session: SparkSession | None = None) -> Access:
+        """`session` is the one to ask; by default that which is active, if there is one."""
+        spark = None if self._has_options else running_spark()
+        if self._access is None or (spark is not None and spark is not self._spark):
+            session = session or active_session()
+            if self._access is None or session is not None:
+                self._access = spark_access(session, self._address) if session else Access(self._address)
+                self._spark = spark if session else None
+                self._opened = None
+        return self._access
 
     def open(self, session: SparkSession | None = None) -> ObjectStore:
-        """`session` is the one to ask; by default that which is active, if there is one."""
-        if self._opened is None or not self._is_final:
-            session = session or active_session()
-            if self._opened is None or session is not None:
-                access = spark_access(session, self._address, self._options) if session else None
-                self._opened = (access or Access(self._address, self._options)).open()
-                self._is_final = self._options is not None or session is not None
+        """The store. `session` as for `access`."""
+        access = self.access(session)
+        if self._opened is None:
+            self._opened = access.open()
         return self._opened

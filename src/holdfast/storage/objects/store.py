@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from holdfast.storage.files.directory import NewFile
 from holdfast.storage.files.disk import Bytes as Bytes
 from holdfast.storage.files.disk import Chunks as Chunks
 
@@ -121,3 +122,11 @@ class ObjectStore(Protocol):
         """What interrupted writes left below `prefix` and no listing shows: temporary files, and empty folders (their
         keys end in `/`). `delete` takes these keys too.
         """
+
+
+@runtime_checkable
+class WritesPieces(Protocol):
+    """An `ObjectStore` that takes an object piece by piece, without a condition: only where no other writer is."""
+
+    def writer(self, key: str) -> NewFile:
+        """Begin an object, in place of one that may be there. It is there, and durable, once it is closed."""

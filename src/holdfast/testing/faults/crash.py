@@ -155,8 +155,16 @@ class CrashRing:
 
     def _reply(self, timeout: float) -> bytes:
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout)
-        return self._process.stdout.readline().strip() if ready else b""
+        is_ready = _readable([self._process.stdout.fileno()], timeout)
+        return self._process.stdout.readline().strip() if is_ready else b""
+
+
+def _readable(descriptors: list[int], timeout: float) -> bool:
+    """Wait until one of them can be read. Not by `select`, which takes no descriptor above 1023."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(timeout * 1000))
 
 
 def _start(entry: str, **streams: Any) -> subprocess.Popen[bytes]:
@@ -321,7 +329,7 @@ def _run_forked(order: _Order, work: Callable[..., object], parent: int, replies
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.setpgid(child, child)  # the fork does it too: the group exists, whichever of them runs first
     # The parent sends nothing during a run, so if its pipe is readable it is closed: end the run as well.
-    ended, _, _ = select.select([alive, parent], [], [], order.timeout + _GRACE)
+    ended = _readable([alive, parent], order.timeout + _GRACE)
     os.close(alive)
     _kill_group(child)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
