@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -26,8 +27,10 @@ ORDERS_IN_A_FILE = 400
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["driver"]:
-        return drive(Path(sys.argv[2]), die_in_epoch=int(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--driver", nargs=2, help=argparse.SUPPRESS)  # how the demonstration starts its own drivers
+    if driver := parser.parse_args().driver:
+        return drive(Path(driver[0]), die_in_epoch=int(driver[1]))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
         folder = Path(name)
@@ -98,7 +101,7 @@ def drive(folder: Path, *, die_in_epoch: int) -> int:
 
 def start_driver(folder: Path, *, die_in_epoch: int = 0) -> None:
     """Run a driver in a process group of its own, so that a kill takes the JVM along."""
-    command = [sys.executable, __file__, "driver", str(folder), str(die_in_epoch)]
+    command = [sys.executable, __file__, "--driver", str(folder), str(die_in_epoch)]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with (folder / "spark.log").open("ab") as log:
         driver = subprocess.Popen(

@@ -9,9 +9,9 @@ events and read model stay there: `holdfast projections DIR/shop.db` shows them.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import random
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -119,8 +119,11 @@ def run(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        run(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("DIR", type=Path, nargs="?")
+    given = parser.parse_args()
+    if given.DIR:
+        run(given.DIR)
     else:
         with tempfile.TemporaryDirectory() as name:
             run(Path(name))

@@ -30,7 +30,7 @@ class EndedQuery:
 
 
 class Ending:
-    """What a run asks at its end: a coordinator that cannot seal, and a heartbeat."""
+    """What a run asks at its end: a coordinator that cannot leave stamps, and a heartbeat."""
 
     newest = None
     fenced = None
@@ -39,7 +39,7 @@ class Ending:
         self._problem = problem
         self.has_stopped = False
 
-    def seal(self, *, is_clean: bool) -> None:
+    def leave_stamps(self, *, is_clean: bool) -> None:
         raise self._problem
 
     def stop(self) -> None:
@@ -68,31 +68,31 @@ def test_stamps_that_cannot_be_written_do_not_replace_the_outcome(
     assert "the workdir's stamps could not be written" in caplog.text
 
 
-class SealingCoordinator:
-    """Remembers how it was asked to seal."""
+class StampingCoordinator:
+    """Remembers how it was asked to leave stamps."""
 
     newest = None
 
     def __init__(self) -> None:
         self.asked: list[bool] = []
 
-    def seal(self, *, is_clean: bool) -> None:
+    def leave_stamps(self, *, is_clean: bool) -> None:
         self.asked.append(is_clean)
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-def test_a_workdir_is_sealed_once_and_as_clean_only_if_the_query_has_ended(tmp_path: Path, has_ended: bool) -> None:
+def test_stamps_are_left_once_and_as_clean_only_if_the_query_has_ended(tmp_path: Path, has_ended: bool) -> None:
     """Later it may be a successor's; and a query that is still ending may still write."""
     definition = SimpleNamespace(name="shop", sinks={})
     prepared: Any = SimpleNamespace(definition=definition, query=SimpleNamespace(sources=(), is_deterministic=True))
-    sealing: Any = SealingCoordinator()
+    stamping: Any = StampingCoordinator()
     ending: Any = Ending(OSError())
     run = QueryRun(
-        prepared, sealing, workdir=LocalWorkdir(tmp_path), generation=1, lineage=0, replays=False, heartbeat=ending
+        prepared, stamping, workdir=LocalWorkdir(tmp_path), generation=1, lineage=0, replays=False, heartbeat=ending
     )
     query: Any = EndedQuery(None)
     query.awaitTermination = lambda _: has_ended
     run.query = query
     assert run.await_end()
     assert run.await_end()
-    assert sealing.asked == [has_ended]
+    assert stamping.asked == [has_ended]

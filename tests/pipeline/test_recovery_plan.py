@@ -19,7 +19,7 @@ from holdfast.sinks import SinkProgress
 def test_nothing_there() -> None:
     found = plan(None, EMPTY)
     assert found == RecoveryPlan(0, "begin", "there is none", None, 0)
-    assert list(found.words()) == [
+    assert list(found.lines()) == [
         "The pipeline begins with epoch 1 of lineage 0.",
         "Begin with an empty workdir: there is none.",
     ]
@@ -70,7 +70,7 @@ def test_the_workdir_is_kept_or_rebuilt_by_what_it_is(
 ) -> None:
     found = plan(checkpoint(), seen)
     assert found == RecoveryPlan(0, action, why, 20, 6, replayed=replayed)
-    lines = list(found.words())
+    lines = list(found.lines())
     assert lines[0] == "Resume from checkpoint 20, epoch 6, lineage 0."
     assert lines[1].endswith(f": {why}.")
     assert ("Rebuild the workdir from checkpoint 20" in lines[1]) == (action == "rebuild")
@@ -91,7 +91,7 @@ def test_the_lineage_goes_on() -> None:
 
 def test_skipped_checkpoints_are_shown() -> None:
     seen = Observation(STORE, checkpoint(), workdir(5, 5), [(22, "corrupt manifest: torn"), (21, "x is not there")])
-    lines = list(plan_recovery(seen, WANTED).words())
+    lines = list(plan_recovery(seen, WANTED).lines())
     assert lines[:2] == [
         "Checkpoint 22 is skipped: corrupt manifest: torn.",
         "Checkpoint 21 is skipped: x is not there.",
@@ -106,7 +106,7 @@ def test_a_workdir_ahead_of_the_checkpoint_is_adopted_if_all_sinks_agree(planned
     both = {name: SinkProgress(committed + 1, 0) for name in ("lake", "pg")}
     found = plan(checkpoint(), workdir(planned, committed), **both)
     assert found == RecoveryPlan(0, "adopt", f"it is at batch {committed}", 20, committed + 1)
-    lines = list(found.words())
+    lines = list(found.lines())
     assert lines[0] == f"Resume from checkpoint 20, epoch {committed + 1}, lineage 0."
     assert lines[1].startswith("Go on from the workdir, which is ahead of the newest checkpoint")
 
@@ -184,7 +184,7 @@ def test_a_plan_never_repeats_what_a_sink_would_skip(
         assert refused.about
         assert refused.next_step
         return
-    assert all(line.endswith(".") for line in found.words())
+    assert all(line.endswith(".") for line in found.lines())
     assert is_empty or owner != "other"
     for standing in sinks.values():
         assert (standing.lineage or 0) <= found.lineage

@@ -154,7 +154,7 @@ def test_a_changed_pipeline_is_reset(fields: dict[str, Any], said: str) -> None:
         3, "begin", f"{said}, and on_change is 'reset'", None, 0
     )
     assert "Take on_change='reset' out now." in found.notes[0]
-    assert list(found.words())[1:] == [
+    assert list(found.lines())[1:] == [
         "The pipeline begins with epoch 1 of lineage 3.",
         f"Begin with an empty workdir: {said}, and on_change is 'reset'.",
     ]
@@ -240,7 +240,7 @@ def test_a_reset_finishes_what_was_decided() -> None:
     newest = checkpoint(sink_commit_statuses={"lake": PENDING, "pg": COMMITTED})
     found = plan(newest, workdir(5, 4), wanted(on_change="reset", pipeline_hash=78))
     assert found.owed_sinks == ("lake",)
-    assert any("'lake'" in line for line in found.words())
+    assert any("'lake'" in line for line in found.lines())
 
 
 @pytest.mark.parametrize("on_change", ["fail", "accept", "reset"])

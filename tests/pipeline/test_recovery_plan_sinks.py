@@ -25,7 +25,7 @@ from holdfast.sinks import SinkProgress
 def test_unfinished_sinks(statuses: dict[str, Any], unfinished: tuple[str, ...], seen: WorkdirState) -> None:
     found = plan(checkpoint(sink_commit_statuses=statuses, sink_epochs={"lake": 5, "pg": 5}), seen)
     assert found.owed_sinks == unfinished
-    said = [line for line in found.words() if line.startswith("Finish the last epoch")]
+    said = [line for line in found.lines() if line.startswith("Finish the last epoch")]
     assert said == [f"Finish the last epoch in sink {name!r} from what was staged for it." for name in unfinished]
 
 

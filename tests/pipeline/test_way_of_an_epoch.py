@@ -178,7 +178,7 @@ def test_an_epoch_and_a_restart_pass_the_files_of_the_page(
 
     with monkeypatch.context() as patch:
         patch.setattr(QueryRun, "run_batch", traced_batch)
-        patch.setattr(EpochCoordinator, "seal", lambda *_, **__: None)  # a driver that dies leaves no stamps
+        patch.setattr(EpochCoordinator, "leave_stamps", lambda *_, **__: None)  # a driver that dies leaves no stamps
         with pytest.raises(Unavailable):
             run_to_the_end(contextlib.nullcontext())
     state = max((tmp_path / "store" / "workdir" / "state").rglob("2.delta"))

@@ -92,12 +92,12 @@ def use_hands(patch: Callable[[object, str, object], None], options: dict[str, s
 
 
 def opened_of(sink: FileSink) -> _Opened:
-    assert isinstance(sink._place, CloudFiles)
-    return sink._place._open()
+    assert isinstance(sink._epoch_files, CloudFiles)
+    return sink._epoch_files._open()
 
 
 def layout_of(sink: FileSink) -> Any:
-    return sink._place._layout  # type: ignore[attr-defined]
+    return sink._epoch_files._layout  # type: ignore[attr-defined]
 
 
 def parquet(rows: Sequence[Row]) -> bytes:

@@ -41,7 +41,7 @@ class StartForecast(msgspec.Struct, frozen=True):
         return {
             "pipeline": self.pipeline,
             "workdir": self.workdir,
-            "words": list(plan.words()) if plan else [],
+            "words": list(plan.lines()) if plan else [],
             "workdir_action": plan.workdir if plan else None,
             "lineage": plan.lineage if plan else None,
             "replayed_epoch": plan.replayed + 1 if plan and plan.replayed is not None else None,

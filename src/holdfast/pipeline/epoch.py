@@ -202,11 +202,11 @@ class EpochCoordinator:
                 self._replay(manifest, frame, rows, facts)
         return rows.refused
 
-    def seal(self, *, is_clean: bool) -> None:
+    def leave_stamps(self, *, is_clean: bool) -> None:
         """The query has ended: leave for the next start what the workdir is. `Fenced` if it is a successor's by now."""
         if self.newest is not None:
             self._store.check_lease()
-            self._snapshotter.seal(self.newest, is_clean=is_clean)
+            self._snapshotter.leave_stamps(self.newest, is_clean=is_clean)
 
     # A new epoch
 

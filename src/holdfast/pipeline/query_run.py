@@ -88,7 +88,7 @@ class QueryRun:
         self._summary: dict[str, Any] = {}
         self._has_started = threading.Event()
         self._has_refused_batch = False
-        self._has_sealed = False
+        self._has_left_stamps = False
         self.failure: BaseException | None = None
         self.epochs = 0
         """How many epochs this run has delivered; a replayed one does not count."""
@@ -195,20 +195,20 @@ class QueryRun:
         has_ended = self._await_termination(PATIENCE)
         self.report()
         has_failed = self.failure is not None or (self.query.exception() is not None and not self._has_refused_batch)
-        self._seal(is_clean=has_ended and not has_failed)
+        self._leave_stamps(is_clean=has_ended and not has_failed)
         self._heartbeat.stop()
         return True
 
-    def _seal(self, *, is_clean: bool) -> None:
+    def _leave_stamps(self, *, is_clean: bool) -> None:
         """Leave the workdir's stamps for the next start. Never raises: the query's outcome stands, whatever fails here.
 
         Only once: later the workdir may be a successor's. Without stamps the next start compares bytes.
         """
-        if self._has_sealed:
+        if self._has_left_stamps:
             return
-        self._has_sealed = True
+        self._has_left_stamps = True
         try:
-            self._coordinator.seal(is_clean=is_clean)
+            self._coordinator.leave_stamps(is_clean=is_clean)
         except Fenced:
             pass  # the workdir is the successor's; the failure of this run says so
         except Exception as error:

@@ -101,8 +101,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     """Sinks that still owe the last epoch."""
     notes: tuple[str, ...] = ()
 
-    def words(self) -> Iterator[str]:
-        """The plan, a sentence per action."""
+    def lines(self) -> Iterator[str]:
+        """The plan for people, a sentence per action; see `operations.plan.Plan`."""
         yield from self.notes
         if self.checkpoint_id is None:
             yield f"The pipeline begins with epoch {self.delivered + 1} of lineage {self.lineage}."

@@ -194,7 +194,7 @@ def _plan(seen: Observation, prepared: PreparedPipeline) -> RecoveryPlan:
 
 
 def _announce(plan: RecoveryPlan, pipeline: str) -> None:
-    for sentence in plan.words():
+    for sentence in plan.lines():
         log.info("%s: %s", pipeline, sentence, extra={"is_told": True})
         tell(Notice(pipeline, sentence))
 

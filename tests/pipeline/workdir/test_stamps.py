@@ -36,8 +36,8 @@ class Ended:
             self.driver.epoch(batch, state)
         self.read: list[str] = []
 
-    def seal(self, *, is_clean: bool = True) -> None:
-        self.driver.snapshotter.seal(self.driver.load(3), is_clean=is_clean)
+    def leave_stamps(self, *, is_clean: bool = True) -> None:
+        self.driver.snapshotter.leave_stamps(self.driver.load(3), is_clean=is_clean)
 
     def start(self) -> Observation:
         """What the next start sees; `read` has the batch objects that it has read then."""
@@ -77,14 +77,14 @@ def test_nothing_is_read(ended: Ended, is_clean: bool) -> None:
     """Also after a failure: what was captured is vouched for all the same."""
     before = ended.start()
     assert ended.read
-    ended.seal(is_clean=is_clean)
+    ended.leave_stamps(is_clean=is_clean)
     assert ended.start() == before
     assert ended.read == []
     assert before.workdir.problem is None
 
 
 def test_what_spark_wrote_since_is_not_read_either(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended.seal()
+    ended.leave_stamps()
     newer = ended.made.workdir.spark_checkpoint
     assert {"commits/3", "state/0/0/4.delta"} <= {path for path, _ in newer.files()}
     read: list[str] = []
@@ -97,18 +97,18 @@ def test_what_spark_wrote_since_is_not_read_either(ended: Ended, monkeypatch: py
 
 def test_the_stamps_go_before_spark_comes(ended: Ended) -> None:
     """So there are none if it is killed."""
-    ended.seal()
+    ended.leave_stamps()
     remove_stamps(ended.made.workdir)
     assert ended.is_compared()
     assert not (ended.root / STAMPS).exists()
 
 
 def test_the_next_query_leaves_its_own(ended: Ended) -> None:
-    ended.seal()
+    ended.leave_stamps()
     held = ended.start().held
     remove_stamps(ended.made.workdir)
     ended.driver.snapshotter.begin(held, ended.driver.load(3).needed_batches)
-    ended.driver.snapshotter.seal(ended.driver.load(3), is_clean=True)
+    ended.driver.snapshotter.leave_stamps(ended.driver.load(3), is_clean=True)
     assert not ended.is_compared()
 
 
@@ -125,14 +125,14 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_damage_is_found(ended: Ended, change: str) -> None:
-    ended.seal()
+    ended.leave_stamps()
     CHANGES[change](ended.root)
     assert ended.start().workdir.problem is not None
     assert ended.read
 
 
 def test_damage_with_the_time_put_back(ended: Ended) -> None:
-    ended.seal()
+    ended.leave_stamps()
     path = ended.root / "state/0/0/2.delta"
     before = path.stat()
     flip(path)
@@ -143,25 +143,25 @@ def test_damage_with_the_time_put_back(ended: Ended) -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("path", ["commits/3", "state/0/0/4.delta"])
 def test_damage_in_what_spark_wrote_since(ended: Ended, path: str, is_clean: bool) -> None:
-    ended.seal(is_clean=is_clean)
+    ended.leave_stamps(is_clean=is_clean)
     flip(ended.root / path)
     assert path in (ended.start().workdir.problem or "")
 
 
 def test_what_a_failure_may_have_torn_is_verified(ended: Ended) -> None:
     flip(ended.root / "state/0/0/4.delta")
-    ended.seal(is_clean=False)
+    ended.leave_stamps(is_clean=False)
     assert ended.start().workdir.problem == "state/0/0/4.delta is not what Spark wrote"
 
 
 def test_a_suspect_workdir_is_compared(ended: Ended) -> None:
-    ended.seal()
+    ended.leave_stamps()
     ended.made.workdir.mark_suspect("Spark stumbled")
     assert ended.is_compared()
 
 
 def test_a_copy_is_compared(ended: Ended) -> None:
-    ended.seal()
+    ended.leave_stamps()
     shutil.copytree(ended.root, ended.root.with_name("copy"))
     shutil.rmtree(ended.root)
     ended.root.with_name("copy").rename(ended.root)
@@ -170,7 +170,7 @@ def test_a_copy_is_compared(ended: Ended) -> None:
 
 def test_after_the_machine_was_started_anew(ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut may leave a file with its size and time, and without its bytes."""
-    ended.seal()
+    ended.leave_stamps()
     (tmp_path / "boot").write_text("another")
     monkeypatch.setattr(local, "_BOOT_ID", tmp_path / "boot")
     assert ended.is_compared()
@@ -180,20 +180,20 @@ def test_where_the_machines_runs_cannot_be_told_apart(
     ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_BOOT_ID", tmp_path / "none")
-    ended.seal()
+    ended.leave_stamps()
     assert ended.is_compared()
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"nonsense"])
 def test_stamps_that_cannot_be_read(ended: Ended, body: bytes) -> None:
-    ended.seal()
+    ended.leave_stamps()
     (ended.root / STAMPS).write_bytes(body)
     assert ended.is_compared()
 
 
 def test_a_file_that_changed_while_the_query_ran_is_not_vouched_for(ended: Ended) -> None:
     flip(ended.root / "state/0/0/2.delta")
-    ended.seal()
+    ended.leave_stamps()
     assert ended.start().workdir.problem == "state/0/0/2.delta is not what was captured"
 
 
@@ -201,7 +201,7 @@ def test_a_file_that_changed_while_the_query_ran_is_not_vouched_for(ended: Ended
 
 
 def test_another_checkpoint_is_the_newest(ended: Ended) -> None:
-    ended.seal()
+    ended.leave_stamps()
     ended.made.plan(4)
     captured = ended.driver.snapshotter.snapshot(4, 5)
     ended.driver.save(4, captured)
@@ -211,7 +211,7 @@ def test_another_checkpoint_is_the_newest(ended: Ended) -> None:
 @pytest.mark.parametrize("damage", ["flipped", "gone"])
 def test_a_damaged_batch_object_is_noticed(ended: Ended, damage: str) -> None:
     """Or every later checkpoint would stand on it."""
-    ended.seal()
+    ended.leave_stamps()
     newest = Path(ended.place.root) / ended.driver.load(3).needed_batches[-1].key
     flip(newest) if damage == "flipped" else newest.unlink()
     seen = ended.start()
@@ -219,7 +219,7 @@ def test_a_damaged_batch_object_is_noticed(ended: Ended, damage: str) -> None:
 
 
 def test_a_damaged_manifest_is_noticed(ended: Ended) -> None:
-    ended.seal()
+    ended.leave_stamps()
     flip(Path(ended.place.root) / ended.place.manifest_key(4))
     seen = ended.start()
     assert seen.newest is not None
@@ -243,7 +243,7 @@ def test_where_looks_cost_requests_batch_objects_are_listed(
         return look(self, key)
 
     monkeypatch.setattr(CloudObjects, "info", noted)
-    driver.snapshotter.seal(driver.load(11), is_clean=True)
+    driver.snapshotter.leave_stamps(driver.load(11), is_clean=True)
     found = unchanged_checkpoint(memory.open(), driver.made.workdir)
     assert found is not None
     assert looked == []

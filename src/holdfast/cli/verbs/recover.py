@@ -117,7 +117,7 @@ def _show_forecast(output: Output, forecast: StartForecast, opened: OpenedStore)
         return
     assert forecast.plan is not None
     output.line(Cell(f"what a start of pipeline {forecast.pipeline} would do", "strong"))
-    for sentence in forecast.plan.words():
+    for sentence in forecast.plan.lines():
         output.line(["  - ", sentence], wrap=True)
     output.line(["  workdir ", forecast.workdir, " as it is on this machine"])
     output.line("  The sinks are asked, and the query is compared, when the pipeline starts.", wrap=True)

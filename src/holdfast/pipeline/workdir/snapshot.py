@@ -147,7 +147,7 @@ class WorkdirSnapshotter:
         self._held, self._held_for = snapshot.locations, snapshot.batch_id
         self._order = {batch.key: place for place, batch in enumerate([*snapshot.inherited, *snapshot.batches])}
 
-    def seal(self, manifest: CheckpointManifest, *, is_clean: bool) -> None:
+    def leave_stamps(self, manifest: CheckpointManifest, *, is_clean: bool) -> None:
         """Leave stamps for the next start: the query has ended, and `manifest` is the newest checkpoint.
 
         Only a clean end vouches for what Spark wrote since the checkpoint.

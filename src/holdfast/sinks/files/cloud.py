@@ -58,61 +58,61 @@ class CloudFiles:
 
     def prepare(self, schema: StructType, delivery: Delivery) -> None:
         """Claim the path, begin its log, and have Spark write a file without rows beside it."""
-        place = self._open()
-        place.owner.claim(self._layout.owner(delivery))
-        place.log.begin()
-        with place.staging.new(delivery) as name:
-            place.objects.check_conditions(place.staging.key(name, "_conditions"))
-            self._try_copy(place, name)
-            try_out(schema, place.staging.path(name), self._layout, about=self.path)
-            place.staging.remove(name)
+        opened = self._open()
+        opened.owner.claim(self._layout.owner(delivery))
+        opened.log.begin()
+        with opened.staging.new(delivery) as name:
+            opened.objects.check_conditions(opened.staging.key(name, "_conditions"))
+            self._try_copy(opened, name)
+            try_out(schema, opened.staging.path(name), self._layout, about=self.path)
+            opened.staging.remove(name)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
-        place = self._open(frame.sparkSession)
-        place.owner.require(self._layout.owner(delivery))
-        published = self._record(place, delivery)
+        opened = self._open(frame.sparkSession)
+        opened.owner.require(self._layout.owner(delivery))
+        published = self._record(opened, delivery)
         # Compared before the epoch is decided: afterwards it would be owed, and could never be committed.
         self._compare(delivery, mine=delivery.mark, found=published.mark if published else None)
-        with place.staging.new(delivery) as name:
-            write_rows(frame, place.staging.path(name), self._layout.format, options=self._layout.options)
-            sealed = place.staging.seal(name, delivery)
+        with opened.staging.new(delivery) as name:
+            write_rows(frame, opened.staging.path(name), self._layout.format, options=self._layout.options)
+            sealed = opened.staging.seal(name, delivery)
             # Before the epoch is decided: one that the log has no room for could never be committed.
-            place.log.check_room(LoggedEpoch(delivery.lineage, delivery.epoch, delivery.mark, sealed.files))
+            opened.log.check_room(LoggedEpoch(delivery.lineage, delivery.epoch, delivery.mark, sealed.files))
         return {"staged": name, "mark": delivery.mark}
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        place = self._open()
-        name = name_in(descriptor, delivery, area=place.staging.address)
-        if not place.is_owned:
-            place.owner.require(self._layout.owner(delivery))
-            place.is_owned = True
+        opened = self._open()
+        name = name_in(descriptor, delivery, area=opened.staging.address)
+        if not opened.is_owned:
+            opened.owner.require(self._layout.owner(delivery))
+            opened.is_owned = True
         epoch = (delivery.lineage, delivery.epoch)
         with step("sink.publish", epoch=delivery.epoch):
-            if not place.log.is_committed(epoch):
-                self._publish(place, name, delivery, mark=descriptor.get("mark"))
-        self._compare(delivery, mine=descriptor.get("mark"), found=place.log.committed().get(epoch))
-        place.staging.remove_leftovers(delivery)
+            if not opened.log.is_committed(epoch):
+                self._publish(opened, name, delivery, mark=descriptor.get("mark"))
+        self._compare(delivery, mine=descriptor.get("mark"), found=opened.log.committed().get(epoch))
+        opened.staging.remove_leftovers(delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        place = self._open()
-        name = name_in(descriptor, delivery, area=place.staging.address)
-        published = self._record(place, delivery)
+        opened = self._open()
+        name = name_in(descriptor, delivery, area=opened.staging.address)
+        published = self._record(opened, delivery)
         if published is None or published.staged != name:  # else a commit has begun
-            place.staging.remove(name)
+            opened.staging.remove(name)
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
-        place = self._open()
-        if not place.owner.is_owned(self._layout.owner(delivery)):
+        opened = self._open()
+        if not opened.owner.is_owned(self._layout.owner(delivery)):
             return SinkProgress()
-        committed = place.log.committed(fresh=True)  # the newest of a lineage, too, if it has left the log
+        committed = opened.log.committed(fresh=True)  # the newest of a lineage, too, if it has left the log
         with step("sink.discard", generation=delivery.generation):
-            for name in place.staging.over(delivery, keep):
+            for name in opened.staging.over(delivery, keep):
                 found = parse(name)
                 assert found is not None
                 of = msgspec.structs.replace(delivery, lineage=found.lineage, epoch=found.epoch)
-                published = None if place.log.is_committed((of.lineage, of.epoch)) else self._record(place, of)
+                published = None if opened.log.is_committed((of.lineage, of.epoch)) else self._record(opened, of)
                 if published is None or published.staged != name:
-                    place.staging.remove(name)
+                    opened.staging.remove(name)
         lineages = [lineage for lineage, _ in committed]
         epochs = [epoch for lineage, epoch in committed if lineage == delivery.lineage]
         return SinkProgress(max(epochs, default=None), max(lineages, default=None))
@@ -121,46 +121,46 @@ class CloudFiles:
         return self._open().owner.read()
 
     def files(self) -> list[CommittedFile]:
-        place = self._open()
-        if place.owner.read() is None:
-            raise place.owner.unready()
+        opened = self._open()
+        if opened.owner.read() is None:
+            raise opened.owner.unready()
         found = []
-        for logged in place.log.epochs():
+        for logged in opened.log.epochs():
             at = f"{self._given}/{self._layout.directory(Delivery('', '', logged.lineage, logged.epoch))}"
             found += [
                 CommittedFile(f"{at}/{file.name}", file.size, logged.lineage, logged.epoch) for file in logged.files
             ]
         return found
 
-    def _try_copy(self, place: _Opened, name: str) -> None:
+    def _try_copy(self, opened: _Opened, name: str) -> None:
         """Copy an object to the path and remove it there: a commit will need the right to do so."""
-        source, target = place.staging.key(name, TRIED), f"{self._name}/{TRIED}"
-        place.objects.create(source, [b"tried"])
-        place.objects.copy(source, target)
-        place.objects.delete([target])
+        source, target = opened.staging.key(name, TRIED), f"{self._name}/{TRIED}"
+        opened.objects.create(source, [b"tried"])
+        opened.objects.copy(source, target)
+        opened.objects.delete([target])
 
-    def _publish(self, place: _Opened, name: str, delivery: Delivery, *, mark: str | None) -> None:
+    def _publish(self, opened: _Opened, name: str, delivery: Delivery, *, mark: str | None) -> None:
         """Show the epoch, as it was staged by this driver or by another. `StagedOutputGone` if nothing is left of it,
         `Corrupt` if another driver has begun to publish it from other data."""
         epoch = (delivery.lineage, delivery.epoch)
         given_up: list[EpochRecord] = []
         for _ in range(MOST_ATTEMPTS):
-            mine = place.staging.record(name)
-            chosen = self._choose(place, mine, delivery)
+            mine = opened.staging.record(name)
+            chosen = self._choose(opened, mine, delivery)
             if chosen is not None:
                 self._compare(delivery, mine=mark, found=chosen.mark)
-                if self._copy(place, chosen):
-                    self._check_copies(place, chosen)
-                    place.log.append(LoggedEpoch(delivery.lineage, delivery.epoch, chosen.mark, chosen.files))
-                    self._withdraw(place, delivery, [*given_up, chosen])
+                if self._copy(opened, chosen):
+                    self._check_copies(opened, chosen)
+                    opened.log.append(LoggedEpoch(delivery.lineage, delivery.epoch, chosen.mark, chosen.files))
+                    self._withdraw(opened, delivery, [*given_up, chosen])
                     return
             # Published by another driver, which has removed what was staged; or removed without being published.
-            if place.log.is_committed(epoch, fresh=True):
+            if opened.log.is_committed(epoch, fresh=True):
                 return
             if mine is None or chosen is None or chosen.staged == name:
-                raise gone(delivery, where=place.staging.path(name))
+                raise gone(delivery, where=opened.staging.path(name))
             given_up.append(chosen)
-            self._replace(place, chosen, mine)
+            self._replace(opened, chosen, mine)
         raise Conflict(
             f"Other drivers kept publishing {delivery} while this one did.",
             code="object.contended",
@@ -169,23 +169,23 @@ class CloudFiles:
             next_step="find the other drivers",
         )
 
-    def _choose(self, place: _Opened, mine: EpochRecord | None, delivery: Delivery) -> EpochRecord | None:
+    def _choose(self, opened: _Opened, mine: EpochRecord | None, delivery: Delivery) -> EpochRecord | None:
         """The record of the epoch, which is `mine` unless another driver was first; None if there is neither."""
         if mine is not None:
             with step("files.choose", epoch=delivery.epoch):
                 try:
-                    place.objects.create(self._key(delivery, EPOCH_FILE), [encode_record(mine)])
+                    opened.objects.create(self._key(delivery, EPOCH_FILE), [encode_record(mine)])
                     return mine
                 except Conflict:
                     pass
-        return self._record(place, delivery)
+        return self._record(opened, delivery)
 
-    def _copy(self, place: _Opened, chosen: EpochRecord) -> bool:
+    def _copy(self, opened: _Opened, chosen: EpochRecord) -> bool:
         """Copy the staged files to where they belong; False if one is gone. Fine if they have been copied before."""
 
         def copy(file: str) -> bool:
             try:
-                place.objects.copy(place.staging.key(chosen.staged, file), self._key(chosen, file))
+                opened.objects.copy(opened.staging.key(chosen.staged, file), self._key(chosen, file))
             except NotFound as error:
                 if error.code != "object.not-found":
                     raise
@@ -195,12 +195,12 @@ class CloudFiles:
         with step("files.copy", files=len(chosen.files)):
             return all(in_parallel(copy, [file.name for file in chosen.files], at_once=COPIES_AT_ONCE, name="copy"))
 
-    def _check_copies(self, place: _Opened, chosen: EpochRecord) -> None:
+    def _check_copies(self, opened: _Opened, chosen: EpochRecord) -> None:
         """`Unavailable` if a copy is not there as a whole. What was staged is removed once the epoch is in the log.
 
         A service may say that it has taken a copy on (Azure: 202) instead of having made it.
         """
-        found = {info.key: info.size for info in place.objects.list(self._key(chosen, ""))}
+        found = {info.key: info.size for info in opened.objects.list(self._key(chosen, ""))}
         for file in chosen.files:
             size = found.get(self._key(chosen, file.name), 0)
             if size != file.size:
@@ -212,7 +212,7 @@ class CloudFiles:
                     next_step="start the pipeline again: it copies the files again",
                 )
 
-    def _withdraw(self, place: _Opened, delivery: Delivery, copied: Sequence[EpochRecord]) -> None:
+    def _withdraw(self, opened: _Opened, delivery: Delivery, copied: Sequence[EpochRecord]) -> None:
         """Remove copies of staged outputs that the epoch, which is in the log, did not become.
 
         Not before: a driver that had copied one of them may still append it to the log.
@@ -222,26 +222,26 @@ class CloudFiles:
         epoch = (delivery.lineage, delivery.epoch)
         listed = {
             file.name
-            for logged in place.log.epochs()
+            for logged in opened.log.epochs()
             if (logged.lineage, logged.epoch) == epoch
             for file in logged.files
         }
         with step("files.withdraw", epoch=delivery.epoch):
             left = [self._key(record, file.name) for record in copied for file in record.files]
-            place.objects.delete([key for key in left if key.rpartition("/")[2] not in listed])
+            opened.objects.delete([key for key in left if key.rpartition("/")[2] not in listed])
 
-    def _replace(self, place: _Opened, old: EpochRecord, new: EpochRecord) -> None:
+    def _replace(self, opened: _Opened, old: EpochRecord, new: EpochRecord) -> None:
         """Choose another staged output, because that of the old choice is gone and was never published."""
         with step("files.choose", epoch=new.epoch):
-            place.objects.update(
+            opened.objects.update(
                 self._key(new, EPOCH_FILE),
                 lambda body: encode_record(new) if body in (None, encode_record(old)) else None,
             )
 
-    def _record(self, place: _Opened, delivery: Delivery) -> EpochRecord | None:
+    def _record(self, opened: _Opened, delivery: Delivery) -> EpochRecord | None:
         key = self._key(delivery, EPOCH_FILE)
         try:
-            return read_record(place.objects, key)
+            return read_record(opened.objects, key)
         except msgspec.DecodeError as error:
             raise Corrupt(
                 f"{self._shown(delivery)}/{EPOCH_FILE} makes no sense: {error}",

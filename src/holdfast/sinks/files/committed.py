@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.errors import NotFound
 from holdfast.sinks.files.address import sink_path
+from holdfast.sinks.files.epoch_files import epoch_files_at
 from holdfast.sinks.files.layout import CommittedFile, FileLayout
-from holdfast.sinks.files.place import place_at
 from holdfast.sinks.owner_file import OWNER_FILE, DirectoryOwner
 
 
@@ -27,7 +27,7 @@ def committed_files(address: str, *, storage_options: Mapping[str, str] | None =
     `NotFound` if no file sink has written there.
     """
 
-    owner = place_at(address, FileLayout("", "", {}), storage_options).owner()
+    owner = epoch_files_at(address, FileLayout("", "", {}), storage_options).owner()
     path = sink_path(address)
     if owner is None:
         raise NotFound(
@@ -37,5 +37,5 @@ def committed_files(address: str, *, storage_options: Mapping[str, str] | None =
             unchanged="everything",
             next_step="give the path of a FileSink; the checkpoints of a pipeline are listed by: holdfast ls URL",
         )
-    written = place_at(address, FileLayout(owner.format, owner.epoch_column, {}), storage_options)
+    written = epoch_files_at(address, FileLayout(owner.format, owner.epoch_column, {}), storage_options)
     return CommittedFiles(path, owner, written.files())

@@ -13,8 +13,8 @@ from holdfast.base.durations import read_duration
 from holdfast.base.redact import is_secret
 from holdfast.errors import Invalid
 from holdfast.sinks.files.address import sink_path
+from holdfast.sinks.files.epoch_files import epoch_files_at
 from holdfast.sinks.files.layout import FileLayout
-from holdfast.sinks.files.place import place_at
 from holdfast.sinks.sink import EXACTLY_ONCE, Delivery, Descriptor, RowsRefused, SinkProgress
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class FileSink:
                 "leave keep= out; old epochs may be removed by hand, all but the newest",
             )
         layout = FileLayout(self.format, self.epoch_column, self.options, _milliseconds(keep, self.path))
-        self._place = place_at(given, layout, storage_options)
+        self._epoch_files = epoch_files_at(given, layout, storage_options)
 
     def __repr__(self) -> str:
         return f"FileSink({self.path!r}, format={self.format!r})"
@@ -129,26 +129,26 @@ class FileSink:
                 unchanged="the directory",
                 next_step='give the epoch another name, with FileSink(..., epoch_column="holdfast_epoch")',
             )
-        self._place.prepare(schema, delivery)
+        self._epoch_files.prepare(schema, delivery)
 
     def stage(self, frame: DataFrame, delivery: Delivery) -> Descriptor:
-        return self._place.stage(frame, delivery)
+        return self._epoch_files.stage(frame, delivery)
 
     def commit(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        self._place.commit(descriptor, delivery)
+        self._epoch_files.commit(descriptor, delivery)
 
     def rollback(self, descriptor: Descriptor, delivery: Delivery) -> None:
-        self._place.rollback(descriptor, delivery)
+        self._epoch_files.rollback(descriptor, delivery)
 
     def recover(self, delivery: Delivery, keep: Descriptor | None) -> SinkProgress:
-        return self._place.recover(delivery, keep)
+        return self._epoch_files.recover(delivery, keep)
 
     def files(self) -> list[str]:
         """The files of the committed epochs, oldest epoch first, for readers that take a list.
 
         Absolute paths, or addresses with the scheme that the sink was given. Needs no Spark.
         """
-        return [file.address for file in self._place.files()]
+        return [file.address for file in self._epoch_files.files()]
 
 
 def _invalid(message: str, about: str, next_step: str) -> Invalid:

@@ -1,4 +1,4 @@
-"""`Place`: where a file sink's epochs lie. Each kind of storage publishes them in its own way."""
+"""`EpochFiles`: where a file sink's epochs lie. Each kind of storage publishes them in its own way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Place(Protocol):
+class EpochFiles(Protocol):
     """The sink's path; the methods are those of `Sink`."""
 
     path: str
@@ -34,10 +34,10 @@ class Place(Protocol):
     def files(self) -> list[CommittedFile]: ...
 
 
-def place_at(address: str, layout: FileLayout, storage_options: Mapping[str, str] | None = None) -> Place:
-    """The place at the address of a sink; nothing is read or written yet. `Invalid` if a file sink cannot write there.
+def epoch_files_at(address: str, layout: FileLayout, storage_options: Mapping[str, str] | None = None) -> EpochFiles:
+    """Where the epochs of a sink with this address lie; nothing is read or written yet.
 
-    `storage_options` are ignored for a local path.
+    `Invalid` if a file sink cannot write there. `storage_options` are ignored for a local path.
     """
     if is_local(address):
         return RenamedFiles(LocalFileSystem(sink_path(address)), layout)
