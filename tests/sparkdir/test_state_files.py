@@ -53,7 +53,9 @@ def test_hidden_files_are_not_captured(path: str, expected: bool) -> None:
     [
         ("state/0/0/1.delta", True),
         ("state/0/0/left/1_3f-a.changelog", True),
-        ("state/0/0/1.zip.crc", True),
+        ("state/0/0/1.snapshot.crc", True),
+        ("state/0/0/1.zip", False),
+        ("state/0/0/1.zip.crc", False),
         ("state/0/0/SSTs/000008-5f.sst", True),
         ("state/0/0/logs/000009.log", True),
         ("offsets/5", True),

@@ -71,6 +71,7 @@ class QueryRun:
             directory=workdir.directory,
             name=f"{SPOOL}-{generation}",
         )
+        self._state_may_differ = bool(prepared.description.state) and not query.is_deterministic
         self._lineage = lineage
         self.replays = replays
         """Whether Spark begins with an epoch that was decided before."""
@@ -107,7 +108,8 @@ class QueryRun:
         try:
             if definition.trigger:
                 writer = writer.trigger(**definition.trigger)
-            with changed_settings(frame.sparkSession, quick_settings(self._workdir, frame.sparkSession)):
+            session = frame.sparkSession
+            with changed_settings(session, quick_settings(self._workdir, session, may_differ=self._state_may_differ)):
                 self.query = writer.start()
             self._heartbeat.follow(self._end)
             self._has_started.set()

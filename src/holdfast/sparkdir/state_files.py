@@ -36,9 +36,20 @@ def is_visible(path: str) -> bool:
     return not any(part.startswith(".") for part in path.split("/"))
 
 
+def is_archive(path: str) -> bool:
+    """Whether a file is a snapshot of RocksDB's, which names files in the folders that its store shares."""
+    return path.startswith("state/") and path.endswith(".zip")
+
+
 def is_immutable(path: str) -> bool:
-    """Whether the content of a needed file never changes: a version of state, or an entry of a log."""
+    """Whether the content of a needed file never changes: a version of state, or an entry of a log.
+
+    An archive is none: an executor whose attempt at a task did not count may upload it late, and then the one whose
+    attempt counted writes it again, with the names of other files.
+    """
     folder, name = posixpath.split(path)
+    if is_archive(path.removesuffix(CHECKSUM)):
+        return False
     if path.startswith("state/"):
         return bool(VERSIONED.fullmatch(name)) or posixpath.basename(folder) in SHARED
     return folder in ("offsets", "commits") or is_compacted_log(path)
@@ -183,6 +194,17 @@ def newest_source_logs(paths: Collection[str]) -> set[str]:
     newest = max((int(m[1]) for m, _ in numbered if m[2]), default=-1)
     dropped = {path for m, path in numbered if int(m[1]) < newest or (int(m[1]) == newest and not m[2])}
     return set(paths) - dropped
+
+
+def missing_shared_files(paths: Collection[str], referred: ReferredNames) -> list[str]:
+    """The files that archives among `paths` name and that are not among them."""
+    there = set(paths)
+    named = {
+        f"{posixpath.dirname(archive)}/{shared_folder(name)}/{name}"
+        for archive in filter(is_archive, paths)
+        for name in referred(archive)
+    }
+    return sorted(named - there)
 
 
 def _referred_files(chosen: Collection[str], shared: Collection[str], referred: ReferredNames) -> set[str]:

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from holdfast.checkpoints import read_batch
-from holdfast.errors import Fenced
-from holdfast.pipeline.workdir import pack
+from holdfast.errors import Corrupt, Fenced, Unavailable
+from holdfast.pipeline.failures import is_permanent
+from holdfast.pipeline.workdir import entries, pack
 from holdfast.pipeline.workdir.local import LocalWorkdir
-from holdfast.pipeline.workdir.pack import pack_on_driver, split_evenly
+from holdfast.pipeline.workdir.pack import pack_on_driver, packing_for, split_evenly
+from holdfast.storage.objects.spark_access import Access
 from holdfast.testing.conformance.checkpoints.subject import StoreUnderTest
-from places import MemoryPlace
+from places import LocalPlace, MemoryPlace
 
 SPLITS: list[tuple[dict[str, int], int, list[list[str]]]] = [
     ({}, 4, []),
@@ -106,3 +109,63 @@ def test_a_driver_that_was_taken_over_packs_nothing(place: StoreUnderTest, tmp_p
     with pytest.raises(Fenced):
         pack_on_driver(store, in_workdir(tmp_path / "w", files), sizes(files), 1)
     assert place.all_keys() == before
+
+
+# On executors: Python processes of their own
+
+
+@pytest.fixture
+def cluster(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The session as if it were a cluster's: every snapshot is packed by a job."""
+    monkeypatch.setattr(pack, "is_one_process", lambda spark: False)
+    monkeypatch.setattr(pack, "LARGE", 0)
+    return spark
+
+
+FILES = {f"state/0/{number}/1.delta": bytes([number]) * 400 for number in range(5)}
+
+
+def test_packed_on_executors(cluster: SparkSession, local: LocalPlace, tmp_path: Path) -> None:
+    packing = packing_for(cluster, Access(str(local.root)))
+    packed = packing(local.open(), in_workdir(tmp_path / "w", FILES), sizes(FILES), 1)
+    assert packed.keys() == FILES.keys()
+    assert local.all_keys() == sorted({entry.batch.key for entries in packed.values() for entry in entries})
+    assert all(key.startswith("nodes/") for key in local.all_keys())
+
+
+def test_executors_that_do_not_see_the_store(
+    cluster: SparkSession, local: LocalPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They have another disk at its path: nothing is written there, and the driver packs."""
+    elsewhere = tmp_path / "a disk of their own"
+    packing = packing_for(cluster, Access(str(elsewhere)))
+    store, workdir = local.open(), in_workdir(tmp_path / "w", FILES)
+    for epoch in (1, 2):
+        packed = packing(store, workdir, sizes(FILES), epoch)
+        assert packed.keys() == FILES.keys()
+    assert local.all_keys() == ["checkpoints/batch-000001.lz4", "checkpoints/batch-000002.lz4"]
+    assert not elsewhere.exists()
+    assert [record.message for record in caplog.records if "does not see the checkpoints" in record.message] == [
+        record.message for record in caplog.records if record.levelname == "WARNING"
+    ]
+
+
+@pytest.mark.parametrize("what", ["changed", "gone", "no answer"])
+def test_errors_on_executors_are_those_of_the_driver(
+    cluster: SparkSession, local: LocalPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """So that a file that Spark has replaced is captured again, and a store that does not answer is waited for."""
+    workdir = in_workdir(tmp_path / "w", FILES)
+    access, wanted = Access(str(local.root)), sizes(FILES)
+    if what == "no answer":
+        keys = {"access_key_id": "x", "secret_access_key": "x"}
+        access = Access("s3://bucket/store", {"endpoint": "http://127.0.0.1:9", "allow_http": "true", **keys})
+    elif what == "gone":
+        wanted["state/0/9/1.delta"] = 400
+    else:
+        wanted["state/0/0/1.delta"] = entries.PART_BYTES + 1
+    expected = {"changed": Corrupt, "gone": FileNotFoundError, "no answer": Unavailable}[what]
+    with pytest.raises(expected) as raised:
+        packing_for(cluster, access)(local.open(), workdir, wanted, 1)
+    if isinstance(raised.value, Unavailable):
+        assert not is_permanent(raised.value)

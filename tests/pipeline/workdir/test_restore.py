@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from snapshots import Driver, names_in, restored
 
 from holdfast import CheckpointManifest
@@ -319,6 +320,25 @@ def test_an_archive_that_cannot_be_read(memory: MemoryPlace, tmp_path: Path, is_
                 act()
         else:
             act()
+
+
+def test_an_archive_and_the_files_of_another_one(memory: MemoryPlace, tmp_path: Path) -> None:
+    """Whether or not a checkpoint records its entries: Spark would load a state that never was, or nothing."""
+    files = WHOLE | {
+        "offsets/0": offset_log(partitions=1).encode(),
+        "offsets/1": offset_log(partitions=1).encode(),
+        "commits/0": commit_log().encode(),
+        "state/0/_metadata/metadata": operator_metadata("default", partitions=1).encode(),
+        "state/0/0/1.zip": archive("000001-one.sst"),
+        "state/0/0/SSTs/000002-two.sst": b"two",
+    }
+    found = planted(memory, files, wal_position=1)
+    found = replace(found, holdfast=replace(found.own, live={}))
+    assert Completeness(memory.objects).missing_in(found) == ["state/0/0/SSTs/000001-one.sst"]
+    with pytest.raises(Corrupt, match=r"does not hold state/0/0/SSTs/000001-one\.sst") as refused:
+        restore(LocalWorkdir(tmp_path / "work"), memory.objects, found, OWNER)
+    assert refused.value.code == "checkpoint.incomplete"
+    assert not (tmp_path / "work").exists()
 
 
 # A rebuild that is interrupted

@@ -15,6 +15,7 @@ from snapshots import Driver, restored
 from holdfast import CheckpointStore
 from holdfast.checkpoints.manifest import BatchEntry, BatchObject
 from holdfast.errors import Corrupt, Invalid
+from holdfast.pipeline.workdir import entries
 from holdfast.pipeline.workdir.entries import Entries
 from holdfast.pipeline.workdir.local import LocalWorkdir
 from holdfast.pipeline.workdir.pack import pack_on_driver
@@ -419,6 +420,64 @@ def test_a_file_that_is_really_gone(driver: Driver) -> None:
     assert refused.value.code == "workdir.incomplete"
     assert str(path) in refused.value.message
     assert 1 < packing.calls < 9
+
+
+def rewrite_archive(driver: Driver, *names: str) -> None:
+    """Another attempt at the same task uploads its snapshot of the same version."""
+    for name in names:
+        driver.made.write(f"state/0/0/SSTs/{name}", name.encode() * 9)
+    driver.made.write("state/0/0/1.zip", archive(*names))
+
+
+def test_an_archive_that_another_attempt_has_written_again(driver: Driver) -> None:
+    """Its files come along: the old archive with them would be a state that never was."""
+    driver.epoch(0, RocksState(driver.made))
+    driver.epoch(1)
+    driver.made.write("state/0/0/2.changelog", b"what batch 1 changed")
+    first = driver.made.root / "state/0/0/SSTs/000001-uuid.sst"
+    rewrite_archive(driver, "000009-late.sst")
+    first.unlink()
+    driver.epoch(2)
+    driver.made.write("state/0/0/3.changelog", b"what batch 2 changed")
+    driver.epoch(3)
+    for batch in (2, 3):
+        files = restored(driver.place, driver.load(batch), driver.made.root.parent / f"again-{batch}")
+        assert files["state/0/0/1.zip"] == archive("000009-late.sst")
+        assert [path for path in files if "/SSTs/" in path] == ["state/0/0/SSTs/000009-late.sst"]
+
+
+def test_an_archive_that_is_written_again_while_it_is_captured(driver: Driver) -> None:
+    driver.epoch(0, RocksState(driver.made))
+    driver.made.plan(1)
+    packing = Packings(lambda: rewrite_archive(driver, "000009-late.sst"))
+    captured = WorkdirSnapshotter(driver.made.workdir, driver.store, packing).snapshot(1, 2)
+    assert packing.calls == 2
+    assert "state/0/0/SSTs/000009-late.sst" in captured.locations
+
+
+def test_a_file_in_parts_that_is_written_again_while_it_is_captured(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part is read by itself: at the same size they would be a mixture."""
+    monkeypatch.setattr(entries, "PART_BYTES", 1000)
+    driver.epoch(0)
+    old, new = b"a" * 3500, b"b" * 3500
+    driver.made.write("state/0/0/1.snapshot", old)
+    driver.made.plan(1)
+    reads = LocalDirectory.read_range
+    replaced: list[str] = []
+
+    def read_range(directory: LocalDirectory, path: str, start: int, length: int) -> tuple[bytes, int]:
+        if start and not replaced:
+            replaced.append(path)
+            driver.made.write(path, new)
+        return reads(directory, path, start, length)
+
+    monkeypatch.setattr(LocalDirectory, "read_range", read_range)
+    captured = driver.snapshotter.snapshot(1, 2)
+    assert replaced == ["state/0/0/1.snapshot"]
+    files = restored(driver.place, driver.save(1, captured), driver.made.root.parent / "again")
+    assert files["state/0/0/1.snapshot"] == new
 
 
 def test_a_shared_file_that_is_missing(driver: Driver) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -311,6 +312,10 @@ def test_option_that_spark_does_not_take(spark: SparkSession, tmp_path: Path) ->
         ({"path": "hdfs://host:8020/a:b"}, "colon"),
         ({"path": "az://container/x"}, "abfss://"),
         ({"path": "/x", "storage_options": {"secret_access_key": "hunter2"}}, "leave them out"),
+        ({"path": "/x", "keep": "7d"}, "leave keep= out"),
+        ({"path": "hdfs://h:1/x", "keep": "7d"}, "leave keep= out"),
+        ({"path": "s3://b/x", "keep": "soon"}, "'soon' is not a length of time"),
+        ({"path": "s3://b/x", "keep": timedelta(0)}, "no length of time"),
         ({"path": "file://host/x"}, "three slashes"),
         ({"path": ""}, "directory"),
         ({"path": "/x", "format": "avro"}, "parquet"),

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.dataset
 import pyarrow.fs
 import pytest
-from cloud_files import CloudPlace, opened_of
+from cloud_files import CloudPlace, logged_files, opened_of
 from sink_places import committing, elsewhere
 
 from holdfast.cli import main
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.sinks.files import spark_metadata_format
-from holdfast.sinks.files.spark_metadata_format import LoggedEpoch
+from holdfast.sinks.files import FileSink, spark_metadata_format
+from holdfast.sinks.files.spark_metadata_format import LoggedEpoch, LoggedFile
 from holdfast.sinks.sink import SinkProgress, StagedOutputGone
 from holdfast.storage.objects import open, retry
 from holdfast.testing.conformance.sinks import A, B, C, delivery
@@ -230,6 +230,21 @@ def test_two_drivers_with_other_rows(place: CloudPlace) -> None:
     place.sink().commit(second, delivery(2, generation=2))
     assert place.listed() == place.logged() == [*A, *B]
     assert place.staged() == []
+
+
+def test_an_epoch_that_has_left_the_log_is_not_published_again(place: CloudPlace) -> None:
+    """A driver was frozen right before it committed an epoch that another one committed, long ago by now."""
+    late = place.stage(B, delivery(2, generation=2))
+    place.deliver(B, delivery(2))
+    place.deliver(C, delivery(3))
+    log = opened_of(FileSink(place.root, storage_options=place.options, keep="1s")).log
+    for epoch in range(4, 12):
+        log.append(LoggedEpoch(0, epoch, None, (LoggedFile("part", 1, 10**14 + epoch),)))
+    left = [f"epoch={epoch:06}/part" for epoch in range(4, 12)]
+    assert logged_files(place.objects, "out/") == left
+    place.sink().commit(late, delivery(2, generation=2))
+    assert logged_files(place.objects, "out/") == left
+    assert place.sink().recover(delivery(12, generation=3), None) == SinkProgress(committed=11, lineage=0)
 
 
 def test_what_was_begun_and_lost_is_replaced(place: CloudPlace) -> None:

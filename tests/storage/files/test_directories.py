@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import obstore
@@ -160,3 +161,17 @@ def test_files_that_never_change_are_read_once() -> None:
     objects.delete(["place/offsets/0"])
     directory.write("state", b"new")
     assert (directory.read("offsets/0"), directory.read("state")) == (b"v1", b"new")
+
+
+@pytest.mark.parametrize("look", [lambda it: it.stamps(["schema"]), lambda it: list(it.files())], ids=["stamp", "list"])
+def test_a_file_that_changed_all_the_same_is_read_again(look: Callable[[Directory], object]) -> None:
+    """Spark rewrites a description now and then: its new stamp must not go with its old bytes."""
+    directory = ObjectDirectory(open_objects("memory://"), "place", "memory://", lambda path: True)
+    directory.write("schema", b"old")
+    assert directory.read("schema") == b"old"
+    look(directory)
+    assert directory.read("schema") == b"old"
+    other = ObjectDirectory(directory._objects, "place", "memory://")
+    other.write("schema", b"new")
+    look(directory)
+    assert directory.read("schema") == b"new"

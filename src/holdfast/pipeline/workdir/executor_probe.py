@@ -40,7 +40,7 @@ _DEFAULT_INSTANCES = 2
 """Of Spark's on YARN and Kubernetes."""
 
 
-class Place(Protocol):
+class SharedPlace(Protocol):
     """What executors have to share with the driver: a workdir, or the path of a sink."""
 
     @property
@@ -51,7 +51,7 @@ class Place(Protocol):
 
 
 class WorkdirPlace(msgspec.Struct, frozen=True):
-    """The workdir, as a `Place`."""
+    """The workdir, as a `SharedPlace`."""
 
     workdir: Workdir
 
@@ -72,7 +72,7 @@ class WorkdirPlace(msgspec.Struct, frozen=True):
 
 
 class SinkPath(msgspec.Struct, frozen=True):
-    """A path that a sink writes to, as a `Place`."""
+    """A path that a sink writes to, as a `SharedPlace`."""
 
     sink: str
     path: str
@@ -204,7 +204,7 @@ def _ask(probe: _Probe, spark: SparkSession) -> RollCall:
 class _Probe:
     """What an executor does at each place: read the driver's file, write one of its own."""
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[SharedPlace]) -> None:
         self._places = places
         self.folder = f"{PROBE}{uuid.uuid4().hex}"
 

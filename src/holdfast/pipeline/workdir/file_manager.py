@@ -3,6 +3,10 @@
 Spark's usual manager goes through Hadoop's `FileContext`, which asks the service two and a half times as often as the
 other one for the same files. `AbortableStreamBasedCheckpointFileManager`, which cloud guides recommend, logs an error
 of its last request and goes on: the query runs on with a hole in its state.
+
+The quick manager has a fault of its own: if a task is tried again, it keeps the file of the first attempt and says that
+it has written the second. Both hold the same state, unless the query is not deterministic: such a query is left to
+Spark's usual manager if it keeps state. Then what is captured is what was delivered.
 """
 
 from __future__ import annotations
@@ -40,9 +44,12 @@ def check_file_manager(workdir: Workdir, spark: SparkSession) -> None:
         )
 
 
-def quick_settings(workdir: Workdir, spark: SparkSession) -> dict[str, str]:
-    """The settings under which a query is started: none where the user has chosen, or Spark chooses well."""
-    if not is_cloud(workdir.address) or spark.conf.get(SETTING, None):
+def quick_settings(workdir: Workdir, spark: SparkSession, *, may_differ: bool) -> dict[str, str]:
+    """The settings under which a query is started: none where the user has chosen, or Spark chooses well.
+
+    `may_differ` says whether the query computes another state when a task is tried again.
+    """
+    if not is_cloud(workdir.address) or spark.conf.get(SETTING, None) or may_differ:
         return {}
     known = [name for name in (f"{package}.{_QUICK}" for package in _PACKAGES) if can_load(spark, name)]
     return {SETTING: known[0]} if known else {}

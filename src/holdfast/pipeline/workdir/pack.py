@@ -5,13 +5,18 @@ Either way a file is one entry, or several if it is large, and counts only once 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.addresses import HDFS_SCHEME, is_cloud, scheme_of
 from holdfast.base.jvm import default_parallelism, is_one_process, run_on_executors
 from holdfast.checkpoints import CheckpointBatcher, CheckpointStore
 from holdfast.checkpoints.batcher import HasLease
 from holdfast.checkpoints.manifest import BatchEntry
+from holdfast.errors import HoldfastError
 from holdfast.pipeline.workdir.addresses import read_part
 from holdfast.pipeline.workdir.entries import Entries, parts_of
 from holdfast.pipeline.workdir.workdir import Workdir
@@ -31,6 +36,8 @@ longer than all the checksums.
 LARGE = 8 << 20
 """From this many bytes on, a job on the executors is faster than the driver alone."""
 
+log = logging.getLogger("holdfast.spark")
+
 Packing = Callable[[CheckpointStore, Workdir, Mapping[str, int], int], dict[str, Entries]]
 """Writes files (path to size) for an epoch, and returns the entries in batch objects that hold each."""
 
@@ -45,25 +52,47 @@ def pack_on_driver(
 def packing_for(spark: SparkSession, access: Access | None) -> Packing:
     """Pack small snapshots on the driver and large ones as a Spark job, if executors are separate processes.
 
-    They must see the workdir and reach the store as the driver does. `access` is None if that is not known.
+    They must see the workdir and reach the store as the driver does. `access` is None if that is not known. Of a store
+    on a path they prove that they see it, and write nothing if they do not.
     """
     if access is None or is_one_process(spark):
         return pack_on_driver
+    is_path = not is_cloud(access.address) and scheme_of(access.address) != HDFS_SCHEME
+    unshared: list[str] = []
 
     def pack(store: CheckpointStore, workdir: Workdir, files: Mapping[str, int], epoch: int) -> dict[str, Entries]:
-        if sum(files.values()) < LARGE:
+        if sum(files.values()) < LARGE or unshared:
             return pack_on_driver(store, workdir, files, epoch)
         store.recheck_lease()
         groups = split_evenly(files, default_parallelism(spark))
-        job = _PackingJob(access.address, access.options_now(), workdir, epoch)
         sized = [(number, {path: files[path] for path in group}) for number, group in enumerate(groups)]
-        packed = run_on_executors(spark, job, sized)
-        missing = [path for group in packed for path, entries in group if entries is None]
-        if missing:
-            raise FileNotFoundError(missing[0])
-        return {path: entries for group in packed for path, entries in group if entries is not None}
+        with _marker(store) if is_path else contextlib.nullcontext() as marker:
+            job = _PackingJob(access.address, access.options_now(), workdir, epoch, marker)
+            packed = run_on_executors(spark, job, sized)
+        if any(group is None for group in packed):
+            unshared.append(access.address)
+            log.warning(
+                "An executor does not see the checkpoints at %s: the driver packs all state by itself, which takes "
+                "longer. Next: keep checkpoints where executors see them, on object storage, HDFS or a shared disk",
+                access.address,
+            )
+            return pack_on_driver(store, workdir, files, epoch)
+        for failure in (group for group in packed if isinstance(group, Exception)):
+            raise failure
+        return {path: entries for group in packed if isinstance(group, dict) for path, entries in group.items()}
 
     return pack
+
+
+@contextlib.contextmanager
+def _marker(store: CheckpointStore) -> Iterator[str]:
+    """An object that says whether an executor's disk at the address of the store is the driver's."""
+    key = f"nodes/seen-{uuid.uuid4().hex}"
+    store.objects.create(key, [b"1"])
+    try:
+        yield key
+    finally:
+        store.objects.delete([key])
 
 
 def split_evenly(files: Mapping[str, int], count: int) -> list[list[str]]:
@@ -80,21 +109,29 @@ def split_evenly(files: Mapping[str, int], count: int) -> list[list[str]]:
 class _PackingJob:
     """The task of an executor: pack one group of files into batch objects under a prefix of its own."""
 
-    def __init__(self, address: str, options: dict[str, str] | None, workdir: Workdir, epoch: int) -> None:
+    def __init__(
+        self, address: str, options: dict[str, str] | None, workdir: Workdir, epoch: int, marker: str | None
+    ) -> None:
+        """`marker` is the key of an object without which the store is another one."""
+        self._marker = marker
         self._address = address
         self._options = options
         self._workdir = workdir
         self._epoch = epoch
 
-    def __call__(self, group: tuple[int, dict[str, int]]) -> list[tuple[str, Entries | None]]:
-        """The files of a group, each with its entries; None for a file that Spark has removed meanwhile."""
+    def __call__(self, group: tuple[int, dict[str, int]]) -> dict[str, Entries] | Exception | None:
+        """The files of a group, each with its entries; None if the store is not seen here.
+
+        An error is returned: raised, it would be run into again by Spark, and arrive as a text without a type.
+        """
         number, files = group
-        objects = open_objects(self._address, options=self._options)
         try:
-            packed = _pack(objects, self._workdir, files, self._epoch, prefix=f"nodes/{number}/")
-        except FileNotFoundError as error:
-            return [(str(error.filename), None)]
-        return list(packed.items())
+            objects = open_objects(self._address, options=self._options)
+            if self._marker is not None and objects.info(self._marker) is None:
+                return None
+            return _pack(objects, self._workdir, files, self._epoch, prefix=f"nodes/{number}/")
+        except (HoldfastError, OSError) as error:
+            return error
 
 
 def _pack(

@@ -25,7 +25,15 @@ from holdfast.pipeline.workdir.large_files import LargeFiles
 from holdfast.pipeline.workdir.owner import WorkdirOwner
 from holdfast.pipeline.workdir.workdir import Workdir
 from holdfast.sparkdir.operator_metadata import describes_state, stores_of_batch
-from holdfast.sparkdir.state_files import ReferredNames, files_for_batch, is_visible, missing_files, referred_names
+from holdfast.sparkdir.state_files import (
+    ReferredNames,
+    files_for_batch,
+    is_archive,
+    is_visible,
+    missing_files,
+    missing_shared_files,
+    referred_names,
+)
 from holdfast.storage.files.directory import Bytes, Directory, TakesParts, TakesPieces
 from holdfast.storage.objects.store import ObjectStore
 
@@ -81,7 +89,7 @@ def compare(workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest
         for name, part, entry, data in _entries(manifest, batch, _sized(opened)):
             found[name] = part, entry
             digests[entry] = hashlib.sha256(data).digest()
-            if _is_archive(part.path) and not _records_live(manifest):
+            if is_archive(part.path) and not _records_live(manifest):
                 names[part.path] = _names_in(bytes(data), part.path)
     files = _files(manifest, found, lambda path: _known_names(names[path]))
     parts = {entry: part for part, entry in found.values()}
@@ -128,7 +136,8 @@ class Completeness:
                     names[part.path] = needed
         files = _files(manifest, found, lambda path: _known_names(names[path]))
         stores = stores_of_batch(files, manifest.wal_position, contents.__getitem__)
-        return missing_files(files, manifest.wal_position, stores, is_stateful=_is_stateful(manifest))
+        missing = missing_files(files, manifest.wal_position, stores, is_stateful=_is_stateful(manifest))
+        return missing + missing_shared_files(files, lambda path: _known_names(names[path]))
 
 
 def _fill(root: Directory, workdir: Workdir, objects: ObjectStore, manifest: CheckpointManifest) -> dict[str, Entries]:
@@ -138,12 +147,13 @@ def _fill(root: Directory, workdir: Workdir, objects: ObjectStore, manifest: Che
             for _ in workers.map(filling.unpack, range(len(order)), order):
                 pass
 
-        files = _files(manifest, filling.found, lambda path: referred_names(root.read(path), path))
+        files = _files(manifest, filling.found, filling.referred_names)
         for path in {part.path for part, _ in filling.found.values()} - files.keys():
             root.remove(path)  # of an object that is kept for some of its files
         filling.write_again(files)
     stores = stores_of_batch(files, manifest.wal_position, root.read)
     missing = missing_files(files, manifest.wal_position, stores, is_stateful=_is_stateful(manifest))
+    missing += missing_shared_files(files, filling.referred_names)
     if missing:
         raise Corrupt(
             f"Checkpoint {manifest.checkpoint_id} does not hold {missing[0]}; Spark cannot resume without it.",
@@ -176,12 +186,8 @@ def _is_stateful(manifest: CheckpointManifest) -> bool:
     return description is not None and bool(description.state)
 
 
-def _is_archive(path: str) -> bool:
-    return path.endswith(".zip")
-
-
 def _needed_of(name: str, data: memoryview) -> bytes | Names:
-    if _is_archive(name):
+    if is_archive(name):
         return _names_in(bytes(data), name)
     return bytes(data) if describes_state(name) else b""
 
@@ -229,6 +235,11 @@ class _Restore:
         self._places: dict[str, int] = {}
         self.found: Found = {}
         """What was written."""
+        self._names: dict[str, Names] = {}
+
+    def referred_names(self, path: str) -> set[str]:
+        """The names that an archive refers to. `Corrupt` if it cannot be read."""
+        return _known_names(self._names[path])
 
     def close(self) -> None:
         """Give up files that are not whole."""
@@ -261,6 +272,8 @@ class _Restore:
                 if self._places.get(name, -1) > place:
                     continue
                 self._places[name], self.found[name] = place, (part, entry)
+                if is_archive(part.path):
+                    self._names[part.path] = _names_in(bytes(data), part.path)
                 if part.length < part.whole:
                     parts.append((part, data))
                 else:

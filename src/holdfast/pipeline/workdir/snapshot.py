@@ -27,6 +27,7 @@ from holdfast.sparkdir.next_batch import Names, files_of_next_batch, likely_name
 from holdfast.sparkdir.operator_metadata import StateStore, stores_of_batch
 from holdfast.sparkdir.state_files import (
     files_for_batch,
+    is_archive,
     is_compacted_log,
     is_immutable,
     is_newer_than,
@@ -178,8 +179,12 @@ class WorkdirSnapshotter:
         logs = {f"offsets/{batch_id - 1}", f"commits/{batch_id - 1}"}
         stores = stores_of_batch(self._held.keys() | logs, batch_id, spark_checkpoint.read)
 
+        archives = self._workdir.directory.stamps(filter(is_archive, self._held))
+
         def referred(path: str) -> Collection[str]:
-            return self._referred_names(path, self._stamps([path])[path])
+            if path not in archives:
+                archives.update(self._stamps([path]))
+            return self._referred_names(path, archives[path])
 
         if self._workdir.directory.lists_cheaply:
             names: Names = spark_checkpoint.names
@@ -191,6 +196,7 @@ class WorkdirSnapshotter:
         if needed is None:
             return None
         known = {path: self._held[path].stamp for path in needed if path in self._held and is_immutable(path)}
+        known |= {path: archives[path] for path in needed & archives.keys()}
         return known | self._stamps(needed - known.keys())
 
     def _stamps(self, paths: Iterable[str]) -> dict[str, FileStamp]:
@@ -211,11 +217,11 @@ class WorkdirSnapshotter:
         spoiled = _batches(changed)
         sound = {path: location for path, location in held.items() if not spoiled.keys() & _batches([location]).keys()}
         again = choose_compaction(sound, new_bytes)
-        if again and any(stamp != stamps[path] for path, stamp in self._stamps(again).items()):
-            raise Corrupt("A file has changed while it was captured.", code="workdir.state-file")
+        self._check_unchanged({path: stamps[path] for path in again})
         written = {**new, **{path: stamps[path][0] for path in sorted(again)}}
         with step("capture.pack", files=len(written), bytes=new_bytes):
             packed = self._pack(self._store, self._workdir, written, epoch)
+        self._check_unchanged({path: stamps[path] for path in written if is_archive(path) or len(packed[path]) > 1})
         kept = {path: location for path, location in held.items() if path not in again}
         fresh = {path: FileLocation(entries, stamps[path][0], stamps[path]) for path, entries in packed.items()}
         return Snapshot(
@@ -237,14 +243,21 @@ class WorkdirSnapshotter:
         if missing:
             raise Corrupt(f"{missing[0]} is not there, or not whole.", code="workdir.state-file", about=missing[0])
 
+    def _check_unchanged(self, stamps: Mapping[str, FileStamp]) -> None:
+        """`Corrupt` if a file has another stamp than this: its parts, or it and the files it names, may not match."""
+        found = self._stamps(stamps)
+        changed = next((path for path in stamps if found[path] != stamps[path]), None)
+        if changed is not None:
+            raise Corrupt(f"{changed} has changed while it was captured.", code="workdir.state-file", about=changed)
+
     def _is_held(self, path: str, stamps: Mapping[str, FileStamp]) -> bool:
-        """Whether the store has this file. Immutable files match by name: if one changed, a fenced driver wrote it."""
+        """Whether the store has this file. Immutable ones match by name: a changed one is of no attempt that counts."""
         if path not in self._held:
             return False
         return is_immutable(path) or self._held[path].stamp == stamps[path]
 
     def _referred_names(self, path: str, stamp: FileStamp) -> Collection[str]:
-        """RocksDB's archives never change; one that was read need not be read again."""
+        """An archive with the same stamp is not read again."""
         if (path, stamp) not in self._referred:
             if len(self._referred) > 4096:
                 self._referred.clear()

@@ -76,7 +76,10 @@ class SparkMetadataLog:
         """`Invalid` if the log has no room for an epoch that is to be decided. A warning if it has grown large."""
         self.committed()
         lines = self._lines(logged)
-        size = sum(self._sizes[number] for number in spark_metadata_format.needed(self._sizes)) + len(lines)
+        try:
+            size = sum(self._sizes[number] for number in spark_metadata_format.needed(self._sizes)) + len(lines)
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
         if size > MOST_BYTES and self._layout.keep_ms is not None:
             whole = b"\n".join([*self._lines_before(self._next()), lines])
             size = len(spark_metadata_format.forget(whole, self._layout.keep_ms))

@@ -42,10 +42,13 @@ class ObjectDirectory:
     def __init__(
         self, objects: ObjectStore, folder: str, address: str, is_final: Callable[[str], bool] = lambda path: False
     ) -> None:
-        """`is_final` tells which files never change once they are there: they are read once."""
+        """`is_final` tells which files hardly ever change once they are there: they are read once for each stamp."""
         self.address = address
         self._is_final = is_final
-        self._final: dict[str, bytes] = {}
+        self._final: dict[str, tuple[FileStamp | None, bytes]] = {}
+        """Bodies, each with the stamp that was seen before it was read."""
+        self._seen: dict[str, FileStamp] = {}
+        """The newest stamps of the files that are final."""
         self._objects = objects
         self._folder = folder.strip("/")
         self._ahead: dict[str, bytes] = {}
@@ -58,6 +61,7 @@ class ObjectDirectory:
     def files(self) -> Iterator[tuple[str, FileStamp]]:
         for path, info in self._list(""):
             if not any(part.startswith(".") for part in path.split("/")):
+                self._note(path, _stamp(info))
                 yield path, _stamp(info)
 
     def exists(self, path: str) -> bool:
@@ -71,7 +75,10 @@ class ObjectDirectory:
             return {}
         self._ahead, self._ahead_bytes = {}, 0
         found = dict(in_parallel(self._look, wanted, at_once=AT_ONCE, name="files"))
-        return {path: _stamp(info) for path, info in found.items() if info is not None and info.size}
+        stamps = {path: _stamp(info) for path, info in found.items() if info is not None and info.size}
+        for path, stamp in stamps.items():
+            self._note(path, stamp)
+        return stamps
 
     def identities(self, paths: Iterable[str]) -> dict[str, str]:
         wanted = set(paths)
@@ -79,7 +86,8 @@ class ObjectDirectory:
 
     def read(self, path: str) -> bytes:
         if path in self._final:
-            return self._final[path]
+            return self._final[path][1]
+        stamp = self._seen.get(path)
         known = self._ahead.pop(path, None)
         if known is not None:
             self._ahead_bytes -= len(known)
@@ -88,7 +96,7 @@ class ObjectDirectory:
         if known and self._is_final(path) and len(known) <= SMALL:
             while len(self._final) >= MANY_FINAL:
                 del self._final[next(iter(self._final))]
-            self._final[path] = known
+            self._final[path] = stamp, known
         return known
 
     def read_range(self, path: str, start: int, length: int) -> tuple[bytes, int]:
@@ -122,6 +130,13 @@ class ObjectDirectory:
     def _write(self, path: str, body: Bytes) -> None:
         """By a handle of its own: several threads write."""
         copy.copy(self._objects).update(self._key(path), lambda _: bytes(body), limit=0, is_hint=True)
+
+    def _note(self, path: str, stamp: FileStamp) -> None:
+        """Forget a body that was read under another stamp."""
+        if self._is_final(path):
+            self._seen[path] = stamp
+            if self._final.get(path, (stamp,))[0] != stamp:
+                del self._final[path]
 
     def _key(self, path: str) -> str:
         return f"{self._folder}/{path}" if self._folder else path

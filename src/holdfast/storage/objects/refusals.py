@@ -15,7 +15,7 @@ _REPLY = re.compile(r"<Code>(?P<code>[^<]*)</Code>(?:\s*<Message>(?P<message>[^<
 _DENIED = re.compile(r"\b403 Forbidden|\b401 Unauthorized|lacked the necessary privileges|\(code: AccessDenied\)")
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class ServiceRefusal(msgspec.Struct, frozen=True):
     """A refusal that starting again cannot help."""
 
     words: re.Pattern[str]
@@ -24,7 +24,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 _REFUSALS = (
-    Refusal(
+    ServiceRefusal(
         re.compile(
             r"\bExpiredToken|\bTokenRefreshRequired\b|\bRequestExpired\b|\btoken (?:has|is) expired", re.IGNORECASE
         ),
@@ -32,12 +32,12 @@ _REFUSALS = (
         next_step="get new credentials and start again; those of a role are renewed by themselves, if Spark is given "
         "the role (fs.s3a.aws.credentials.provider) instead of its keys",
     ),
-    Refusal(
+    ServiceRefusal(
         re.compile(r"\bRequestTimeTooSkewed\b"),
         code="cloud.clock",
         next_step="set this machine's clock, which differs from the service's by more than a quarter of an hour",
     ),
-    Refusal(
+    ServiceRefusal(
         re.compile(
             r"\bPermanentRedirect\b|\bAuthorizationHeaderMalformed\b|\bIllegalLocationConstraintException\b"
             r"|redirect without LOCATION|AWSRedirectException"
@@ -49,7 +49,7 @@ _REFUSALS = (
 )
 
 
-def refusal_in(text: str) -> Refusal | None:
+def refusal_in(text: str) -> ServiceRefusal | None:
     """What an error's text says beyond a denial; None if it says nothing of the kind."""
     return next((refusal for refusal in _REFUSALS if refusal.words.search(text)), None)
 
