@@ -16,8 +16,12 @@ from servers.s3 import hadoop_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-"""Half the time for a JVM that lives for seconds. With less room for code, it would be compiled again and again."""
+QUICK_START = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Djdk.lang.Process.launchMechanism=VFORK"
+)
+"""Half the time for a JVM that lives for seconds. With less room for code, it would be compiled again and again. Hadoop
+starts a `chmod` for each file on a disk, and Java a helper before it: a seventh of the CPU time of a test run, half of
+it for the helper, which this way of starting does without."""
 
 FILE_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 

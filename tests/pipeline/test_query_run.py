@@ -12,6 +12,8 @@ from holdfast.errors import Unavailable
 from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.workdir.local import LocalWorkdir
 
+QUERY = SimpleNamespace(sources=(), is_deterministic=True)
+
 
 class EndedQuery:
     """Spark's query after its end."""
@@ -52,7 +54,7 @@ def test_stamps_that_cannot_be_written_do_not_replace_the_outcome(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, problem: Exception, failure: Exception | None
 ) -> None:
     definition = SimpleNamespace(name="shop", sinks={})
-    prepared: Any = SimpleNamespace(definition=definition, query=SimpleNamespace(sources=(), is_deterministic=True))
+    prepared: Any = SimpleNamespace(definition=definition, query=QUERY, description=SimpleNamespace(state=()))
     ending: Any = Ending(problem)
     run = QueryRun(
         prepared, ending, workdir=LocalWorkdir(tmp_path), generation=1, lineage=0, replays=False, heartbeat=ending
@@ -84,7 +86,7 @@ class StampingCoordinator:
 def test_stamps_are_left_once_and_as_clean_only_if_the_query_has_ended(tmp_path: Path, has_ended: bool) -> None:
     """Later it may be a successor's; and a query that is still ending may still write."""
     definition = SimpleNamespace(name="shop", sinks={})
-    prepared: Any = SimpleNamespace(definition=definition, query=SimpleNamespace(sources=(), is_deterministic=True))
+    prepared: Any = SimpleNamespace(definition=definition, query=QUERY, description=SimpleNamespace(state=()))
     stamping: Any = StampingCoordinator()
     ending: Any = Ending(OSError())
     run = QueryRun(

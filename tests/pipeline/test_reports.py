@@ -16,6 +16,8 @@ from holdfast.pipeline.query_run import QueryRun
 from holdfast.pipeline.reports import EpochReport, Notice, StepClock, tell, watch
 from holdfast.pipeline.workdir.local import LocalWorkdir
 
+QUERY = SimpleNamespace(sources=(), is_deterministic=True)
+
 
 class Query:
     """Spark's query: each of its answers is what the test says, or an error."""
@@ -44,7 +46,7 @@ def progress(batch: int, **changes: Any) -> dict[str, Any]:
 
 def query_run(tmp_path: Path, query: Query) -> QueryRun:
     definition = SimpleNamespace(name="shop", sinks={})
-    prepared: Any = SimpleNamespace(definition=definition, query=SimpleNamespace(sources=(), is_deterministic=True))
+    prepared: Any = SimpleNamespace(definition=definition, query=QUERY, description=SimpleNamespace(state=()))
     coordinator: Any = SimpleNamespace(newest=None)
     heartbeat: Any = SimpleNamespace(fenced=None)  # it has no part in reports
     run = QueryRun(
