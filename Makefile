@@ -38,7 +38,7 @@ format: $(READY) ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
 
 test: java $(READY) $(CLASSES) ## run the whole test suite
-	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)  # more than cores: many tests wait for servers and processes
 
 test-clouds: java $(READY) ## the same on Google Cloud Storage and Azure, on servers of their own (Azure's needs Node)
 	$(BIN)/pytest -m 'clouds and not soak' $(ARGS)

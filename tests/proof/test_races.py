@@ -77,7 +77,7 @@ def rounds_of(place: Address, directory: int, object_: int, cloud: int) -> int:
 
 @pytest.mark.parametrize("place", PLACES, indirect=True)
 def test_of_eight_processes_on_one_id_one_wins(place: Address) -> None:
-    rounds = rounds_of(place, 40, 20, 16)
+    rounds = rounds_of(place, 40, 20, 10)
     outcomes = race("one_id", place, rounds)
     store = place.open()
     assert store.list_ids() == list(range(1, rounds + 1))

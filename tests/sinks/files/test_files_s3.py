@@ -226,6 +226,7 @@ class TestS3(OnS3):
                 reach_bucket(self.spark, self.bucket, proxy.endpoint)
                 sink = FileSink(self.root, storage_options=self.s3_server.options)
                 opened_of(sink).owner.claim(layout_of(sink).owner(delivery(0)))
+                opened_of(sink).log.begin()
                 sink.stage(self.frame(A), delivery(1))
                 copies = [request for request in proxy.requests if "x-amz-copy-source" in request.headers]
         finally:
