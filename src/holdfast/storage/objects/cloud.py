@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import obstore
-from obstore import exceptions as cloud_errors
 
-from holdfast.base.addresses import scheme_of
 from holdfast.base.steps import step
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown, Unavailable, one_line
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, OutcomeUnknown
+from holdfast.storage.objects.cloud_errors import ABSENT, CHANGED, TAKEN, translated, unconditional
 from holdfast.storage.objects.keys import check_key, check_prefix
-from holdfast.storage.objects.refusals import is_denied, refusal_in, said_by_service
+from holdfast.storage.objects.refusals import said_by_service
 from holdfast.storage.objects.retry import Unanswered, has_no_reason, lacks_credentials, patiently, send, until_answered
 from holdfast.storage.objects.store import BEGINNING, UPDATE_LIMIT, Bytes, Change, Chunks, Listing, ObjectInfo
 
@@ -30,23 +29,6 @@ UPLOADS_AT_ONCE = 4
 REMEMBERED_OBJECTS = 16
 MAX_UPDATE_ATTEMPTS = 100  # lost to other writers before an update gives up
 REMEMBERED_BYTES = 1 << 20
-_ABSENT = (cloud_errors.NotFoundError, FileNotFoundError)
-_TAKEN = (cloud_errors.AlreadyExistsError, FileExistsError)
-_CHANGED = (*_ABSENT, cloud_errors.PreconditionError)
-_REFUSED = (cloud_errors.PermissionDeniedError, cloud_errors.UnauthenticatedError, PermissionError)
-_NO_KEYS = "External AWS credential provider: "
-NO_KEYS = (
-    "set spark.hadoop.fs.s3a.access.key and spark.hadoop.fs.s3a.secret.key, or AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY, or give the machine a role"
-)
-_CREDENTIALS = {
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT to the path of a key, or give the option "
-    "google_service_account",
-    "az": "AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or give it as an option",
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options",
-}
-_KIND = {"s3a": "s3", "abfs": "az", "abfss": "az"}
-
 Version = dict[str, str]
 """What tells one body of an object from the next, as obstore takes it in `mode`: the entity tag and, where the service
 has one, the version. S3 and Azure compare the entity tag, Google Cloud Storage the version (there the generation)."""
@@ -92,8 +74,8 @@ class CloudObjects:
         body = b"".join(chunks) if len(chunks) != 1 else chunks[0]
         with step("object.create", key=key):
             try:
-                version = self._put(key, body, "create", _TAKEN)
-            except _TAKEN:
+                version = self._put(key, body, "create", TAKEN)
+            except TAKEN:
                 raise self._taken(key) from None
             except Unanswered as failed:
                 self._settle(key, body, failed)
@@ -136,11 +118,11 @@ class CloudObjects:
             except Conflict:
                 pass
             else:
-                raise self._unconditional("a second object was created under a name that was taken")
+                raise unconditional(self._address, "a second object was created under a name that was taken")
             if not self._replace(key, old, b"3"):
-                raise self._unconditional("an object that nobody had changed could not be replaced")
+                raise unconditional(self._address, "an object that nobody had changed could not be replaced")
             if self._replace(key, old, b"4"):
-                raise self._unconditional("an object was replaced although it had changed meanwhile")
+                raise unconditional(self._address, "an object was replaced although it had changed meanwhile")
         finally:
             with contextlib.suppress(HoldfastError):  # swept by a later claim; not worth failing for
                 self.delete([key])
@@ -238,7 +220,7 @@ class CloudObjects:
             try:
                 with _no_panic():
                     patiently(lambda: obstore.copy(self._store, source, target))
-            except _ABSENT as error:
+            except ABSENT as error:
                 raise self._translated(error, source, writing=False) from error
             except Exception as error:
                 raise self._translated(error, target, writing=True) from error
@@ -271,10 +253,10 @@ class CloudObjects:
     def _delete_all(self, keys: Sequence[str]) -> None:
         try:
             obstore.delete(self._store, keys)
-        except _ABSENT:
+        except ABSENT:
             # A service without bulk requests stops at the first key that is absent: the rest one by one.
             for key in keys:
-                with contextlib.suppress(*_ABSENT):
+                with contextlib.suppress(*ABSENT):
                     obstore.delete(self._store, key)
 
     def _replace(self, key: str, version: Version | None, body: bytes) -> bool:
@@ -282,16 +264,16 @@ class CloudObjects:
         self._written.pop(key, None)
         try:
             if version is None:
-                new_version = self._put(key, body, "create", _TAKEN)
+                new_version = self._put(key, body, "create", TAKEN)
             else:
-                new_version = self._put(key, body, version, _CHANGED)
-        except (*_TAKEN, *_CHANGED):
+                new_version = self._put(key, body, version, CHANGED)
+        except (*TAKEN, *CHANGED):
             return False
         except Unanswered as failed:
             try:
                 self._settle(key, body, failed)
             except Conflict:
-                if isinstance(failed.last, (*_TAKEN, *_CHANGED)):
+                if isinstance(failed.last, (*TAKEN, *CHANGED)):
                     return False
                 raise self._translated(failed.last, key, writing=True) from failed
             return True
@@ -349,16 +331,6 @@ class CloudObjects:
         if found != body:
             raise self._taken(key) from failed
 
-    def _unconditional(self, what: str) -> Invalid:
-        return Invalid(
-            f"{self._address} does not enforce the conditions of writes: {what}. Two drivers could both decide the "
-            "same epoch there, and neither would notice.",
-            code="cloud.unconditional",
-            about=self._address,
-            unchanged="the store",
-            next_step="use a service, a version of it or a gateway that enforces If-None-Match and If-Match on PUT",
-        )
-
     def _taken(self, key: str) -> Conflict:
         return Conflict(f"{key} exists already.", code="object.exists", about=self._shown(key))
 
@@ -377,48 +349,7 @@ class CloudObjects:
         return not self._was_answered and lacks_credentials(error)
 
     def _translated(self, error: Exception, key: str, *, writing: bool) -> HoldfastError:
-        about = self._shown(key)
-        if "NoSuchBucket" in str(error) or (writing and isinstance(error, _ABSENT)):
-            return NotFound(
-                f"The bucket of {self._address} does not exist, or is not visible with these credentials.",
-                code="bucket.not-found",
-                about=self._address,
-                next_step="check the address, or create the bucket",
-            )
-        if isinstance(error, _ABSENT):
-            return NotFound(f"{about} is not there.", code="object.not-found", about=about)
-        if self._lacks_credentials(error):
-            scheme = scheme_of(self._address)
-            return Unavailable(
-                f"No credentials were found for {self._address}, and this machine has no role to ask for them.",
-                code="cloud.credentials",
-                about=about,
-                unchanged="the store",
-                next_step=f"set {_CREDENTIALS[_KIND.get(scheme, scheme)]}",
-            )
-        if _NO_KEYS in str(error):
-            why = str(error).partition(_NO_KEYS)[2].partition("\n\nDebug")[0].partition(": ")[2]
-            return Unavailable(
-                f"No credentials could be got: {one_line(why)}.",
-                code="cloud.unavailable" if self._was_answered else "cloud.credentials",
-                about=about,
-                unchanged="everything that was acknowledged before" if writing else "the store",
-                next_step="try again when they can be got" if self._was_answered else NO_KEYS,
-            )
-        message = f"Could not {'write' if writing else 'read'} {about}: {said_by_service(error)}."
-        unchanged = "everything that was acknowledged before" if writing else "the store"
-        if refusal := refusal_in(str(error)):
-            return Unavailable(
-                message, code=refusal.code, about=about, unchanged=unchanged, next_step=refusal.next_step
-            )
-        denied = isinstance(error, _REFUSED) or is_denied(str(error))  # a listing says so in its text
-        return Unavailable(
-            message,
-            code="cloud.denied" if denied else "cloud.unavailable",
-            about=about,
-            unchanged=unchanged,
-            next_step="check the credentials and the bucket's policy" if denied else "try again when the store answers",
-        )
+        return translated(error, self._address, self._shown(key), writing=writing, was_answered=self._was_answered)
 
     def _shown(self, key: str) -> str:
         return self._address.rstrip("/") + "/" + key if not self._address.endswith("//") else self._address + key

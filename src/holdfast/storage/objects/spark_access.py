@@ -11,7 +11,7 @@ from holdfast.base.addresses import HDFS_SCHEME, is_cloud, scheme_of, spark_addr
 from holdfast.base.hadoop_settings import needs_connector, store_options
 from holdfast.base.jvm import active_session, connector_credentials, hadoop_setting, running_spark
 from holdfast.errors import Unavailable, one_line
-from holdfast.storage.objects.cloud import NO_KEYS
+from holdfast.storage.objects.cloud_errors import NO_KEYS
 from holdfast.storage.objects.open import Credentials, open_objects
 from holdfast.storage.objects.store import ObjectStore
 
