@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from holdfast.testing.faults.crash import Acknowledge, Moment, StepEvent
 
 ALL_HELD = Moment(StepEvent("everybody.held", "begin"))
 """Where to kill the process."""
+COPYING = "files.copy"
+"""A step with threads that take steps of their own, in a copy of its context."""
+_copies_for: ContextVar[str] = ContextVar("copies_for", default="")
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -45,6 +49,8 @@ class Holding:
 
     def look(self, step_name: str, phase: Any, _: float) -> None:
         event = StepEvent(step_name, phase)
+        if step_name == COPYING:
+            _copies_for.set(self._name_of_pipeline())
         if not any(event in (moment.event, moment.since) for moment in self._moments.values()):
             return
         name = self._name_of_pipeline()
@@ -62,6 +68,8 @@ class Holding:
 
     def _name_of_pipeline(self) -> str:
         """Whose thread this is: one that starts it has its name, Spark describes those that run its batches with it."""
+        if threading.current_thread().name.startswith("holdfast-copy"):
+            return _copies_for.get()
         described: str | None = self._context.getLocalProperty("spark.job.description")
         return described.splitlines()[0] if described else threading.current_thread().name
 
