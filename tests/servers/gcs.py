@@ -180,12 +180,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return self._answer(206, _described(stored) | part, stored.body[start:end])
 
     def _list(self, bucket: str, objects: dict[str, Stored], query: dict[str, str]) -> None:
-        if unknown := query.keys() - {"list-type", "prefix", "continuation-token", "max-keys"}:
+        if unknown := query.keys() - {"list-type", "prefix", "delimiter", "continuation-token", "max-keys"}:
             return self._refuse(501, f"not known here: {unknown}")
-        after = query.get("continuation-token", "")
-        names = sorted(name for name in objects if name.startswith(query.get("prefix", "")) and name > after)
+        after, prefix, delimiter = (query.get(name, "") for name in ("continuation-token", "prefix", "delimiter"))
+        found = {_up_to(delimiter, name, prefix) for name in objects if name.startswith(prefix)}
+        names = sorted(name for name in found if name > after)
         page = names[: min(PAGE, int(query.get("max-keys", PAGE)))]
-        contents = "".join(_listed(name, objects[name]) for name in page)
+        contents = "".join(
+            _listed(name, objects[name])
+            if name in objects and not (delimiter and name.endswith(delimiter))
+            else f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+            for name in page
+        )
         rest = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if len(page) < len(names) else ""
         document = (
             '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://doc.s3.amazonaws.com/2006-03-01">'
@@ -215,6 +221,12 @@ def _described(stored: Stored) -> dict[str, str]:
         "x-goog-metageneration": "1",
         "Last-Modified": formatdate(stored.modified, usegmt=True),
     }
+
+
+def _up_to(delimiter: str, name: str, prefix: str) -> str:
+    """The name, or as much of it as a listing of folders shows."""
+    folder, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
+    return f"{prefix}{folder}{found}" if found else name
 
 
 def _listed(name: str, stored: Stored) -> str:
