@@ -51,10 +51,11 @@ def archive(*stored: str, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
 
 
 def archive_with(metadata: str | bytes, *, name: str = "metadata", compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """The same bytes at any time: entries have a date of their own, not today's."""
     body = io.BytesIO()
-    with zipfile.ZipFile(body, "w", compression) as opened:
-        opened.writestr("MANIFEST-000005", b"\x00" * 50)
-        opened.writestr(name, metadata)
+    with zipfile.ZipFile(body, "w") as opened:
+        opened.writestr(zipfile.ZipInfo("MANIFEST-000005"), b"\x00" * 50, compression)
+        opened.writestr(zipfile.ZipInfo(name), metadata, compression)
     return body.getvalue()
 
 

@@ -303,6 +303,7 @@ def test_interrupted_while_it_waits_for_the_write_lock(url: str) -> None:
     """The signal is told of when SQLite has got the lock: it must not keep it."""
     program = """
         import os, signal, sqlite3, threading
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
         store = open_projections(url)
         store.append("a", [paid(1)])
         other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
